@@ -1,0 +1,1 @@
+"""Files for viewers: a module offers `SUFFIX` and `write(trace, audit, path)`."""

@@ -1,0 +1,1 @@
+"""pytest and trainer callbacks."""

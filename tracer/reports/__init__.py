@@ -1,0 +1,1 @@
+"""Pure functions from an Audit to text: a module offers `SUFFIX` and `render(audit) -> str`. None computes a number."""
