@@ -264,6 +264,33 @@ class BudgetLine:
 
 
 @dataclass(frozen=True, slots=True)
+class Acceptance:
+    """A comment in the user's source that accepts a finding: `# tracer: ok SYNC001 reason`."""
+
+    rule: str
+    reason: str
+    place: Place
+    used: bool  # False: nothing was found there, so the comment can go
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """The window in one sentence and a few figures: means over the recorded steps, or the window if there are none."""
+
+    headline: str = ""
+    of: str = "window"  # "step" or "window"
+    steps: int = 0
+    wall_ns: float = 0.0
+    busy_ns: float | None = None  # None: no GPU in the trace
+    idle_ns: float | None = None
+    stalled_ns: float = 0.0
+    busy_share: float | None = None  # of wall
+    idle_share: float | None = None
+    stalled_share: float = 0.0
+    syncs: float = 0.0  # calls that waited, a step (or in the window)
+
+
+@dataclass(frozen=True, slots=True)
 class Audit:
     """All that we say about one trace."""
 
@@ -290,6 +317,8 @@ class Audit:
     budget: tuple[BudgetLine, ...] = ()
     meta: Mapping[str, str] = field(default_factory=dict)
     complete: bool = True  # False: part of the trace is missing
+    summary: Summary = field(default_factory=Summary)
+    acceptances: tuple[Acceptance, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
