@@ -1,0 +1,138 @@
+"""The async gap: how long GPU work waited between its launch and its start.
+
+- The join goes from the work to its call, since a CUDA graph launch owns many
+  kernels under one correlation id.
+- Correlation ids count anew in each process, so a call and its work must also
+  agree in rank and process. A device row that does not know its process takes
+  the one that made the calls of its rank.
+- A negative gap is a clock that is off, and stays in the table as it is.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from tracer.analysis.intervals import Union, union
+from tracer.trace import NONE, Bools, Ids, Ints, Kind, Table, Trace
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Launches(Table):
+    """One row for each piece of GPU work whose launching call is in the trace, sorted by work."""
+
+    call: Ids  # row of Trace.spans, on the CPU
+    work: Ids  # row of Trace.spans, on the GPU
+    gap_ns: Ints  # from the end of the call to the start of the work
+    delay_ns: Ints  # from the start of the call to the start of the work
+
+
+def find_launches(trace: Trace) -> Launches:
+    """Pair calls with the GPU work that they launched."""
+    spans = trace.spans
+    known = spans.corr > 0
+    calls = np.flatnonzero((spans.kind == Kind.CALL) & known)
+    work = np.flatnonzero(trace.is_work & known)
+    if not len(calls) or not len(work):
+        return Launches.empty()
+    keys = _keys(trace, calls, np.concatenate((calls, work)))
+    call_keys, work_keys = keys[: len(calls)], keys[len(calls) :]
+    if np.any(call_keys[1:] < call_keys[:-1]):
+        order = np.argsort(call_keys, kind="stable")
+        calls, call_keys = calls[order], call_keys[order]
+    at = np.minimum(np.searchsorted(call_keys, work_keys), len(calls) - 1)
+    found = call_keys[at] == work_keys
+    call, work = calls[at[found]], work[found]
+    delay = spans.start_ns[work] - spans.start_ns[call]
+    return Launches.of(call=call, work=work, gap_ns=delay - spans.dur_ns[call], delay_ns=delay)
+
+
+def queue_depth(trace: Trace, launches: Launches, track: int) -> tuple[Ints, Ints]:
+    """How much work of one stream is launched and not finished: (time, depth from then on).
+
+    Work counts from the start of its call, since a short kernel may be over before the call is.
+    """
+    spans = trace.spans
+    mine = spans.track[launches.work] == track
+    call, work = launches.call[mine], launches.work[mine]
+    opens = np.minimum(spans.start_ns[call], spans.start_ns[work])
+    times = np.concatenate((opens, spans.end_ns[work]))
+    steps = np.repeat(np.array([1, -1], np.int64), len(work))
+    order = np.argsort(times, kind="stable")
+    times, depth = times[order], np.cumsum(steps[order])
+    last = np.concatenate((times[1:] > times[:-1], [True]))[: len(times)]
+    return times[last], depth[last]
+
+
+def lead(trace: Trace, launches: Launches, rank: int, device: int) -> tuple[Ints, Ints]:
+    """By how much GPU work the host is ahead of one device: (time, nanoseconds queued and not yet executed).
+
+    Between two of the times returned the lead falls in a straight line as work is
+    executed. It jumps where a call ends; the value is the one after the jump.
+    """
+    spans = trace.spans
+    mine = device_tracks(trace, rank, device)[spans.track[launches.work]]
+    call, work = launches.call[mine], launches.work[mine]
+    starts, ends = np.sort(spans.start_ns[work]), np.sort(spans.end_ns[work])
+    queued = np.minimum(spans.end_ns[call], spans.start_ns[work])
+    order = np.argsort(queued, kind="stable")
+    queued, added = queued[order], np.cumsum(spans.dur_ns[work][order])
+    times = np.unique(np.concatenate((queued, starts, ends)))
+    launched = np.concatenate(([0], added))[np.searchsorted(queued, times, "right")]
+    executed = _elapsed(starts, times) - _elapsed(ends, times)
+    return times, launched - executed
+
+
+def busy(trace: Trace, rank: int, device: int) -> Union:
+    """When a device worked: the union of its kernels, copies and fills."""
+    spans = trace.spans
+    mine = np.flatnonzero(trace.is_work & device_tracks(trace, rank, device)[spans.track])
+    return union(spans.start_ns[mine], spans.end_ns[mine])
+
+
+def device_tracks(trace: Trace, rank: int, device: int) -> Bools:
+    """For each track, whether it is a stream of this device."""
+    return np.array([t.rank == rank and t.device == device for t in trace.tracks] or [False], np.bool_)
+
+
+def find_devices(trace: Trace) -> list[tuple[int, int]]:
+    """(rank, device) of every device that worked, sorted."""
+    used = np.unique(trace.spans.track[trace.is_work])
+    return sorted({(trace.tracks[i].rank, trace.tracks[i].device) for i in used})
+
+
+def find_processes(trace: Trace) -> Ids:
+    """For each track, a number for its (rank, process); NONE for a device row whose process is not known."""
+    calls = np.bincount(trace.spans.track[trace.spans.kind == Kind.CALL], minlength=len(trace.tracks))
+    callers: dict[int, dict[int, int]] = {}
+    for index, track in enumerate(trace.tracks):
+        if not track.on_gpu:
+            by_pid = callers.setdefault(track.rank, {})
+            by_pid[track.pid] = by_pid.get(track.pid, 0) + int(calls[index])
+    numbers: dict[tuple[int, int], int] = {}
+    found = np.full(len(trace.tracks), NONE, np.int32)
+    for index, track in enumerate(trace.tracks):
+        pids = callers.get(track.rank, {})
+        pid = track.pid
+        if track.on_gpu and pid not in pids and pids:
+            pid = max(pids, key=lambda known: pids[known])
+        found[index] = numbers.setdefault((track.rank, pid), len(numbers))
+    return found
+
+
+def _keys(trace: Trace, calls: Ints, rows: Ints) -> Ints:
+    """One number for each (process, correlation)."""
+    corr = trace.spans.corr[rows]
+    process = find_processes(trace)[trace.spans.track[rows]].astype(np.int64)
+    if not np.any(process != process[0]):
+        return corr
+    _, corr = np.unique(corr, return_inverse=True)
+    return process * (len(rows) + 1) + corr
+
+
+def _elapsed(moments: Ints, times: Ints) -> Ints:
+    """For each time, the sum of the time since each earlier moment."""
+    count = np.searchsorted(moments, times, "right")
+    sums = np.concatenate(([0], np.cumsum(moments)))
+    return count * times - sums[count]
