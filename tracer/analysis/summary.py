@@ -1,0 +1,91 @@
+"""The audit in one sentence and a few figures, so that every report says the same."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from statistics import fmean
+
+from tracer.results import Audit, Finding, Summary
+from tracer.units import show_ns
+
+_SMALL = 0.05  # of the step: idle below this is not worth a word
+
+WORDS = {
+    "launch.bound": "launch overhead",
+    "launch.queue_full": "a full launch queue",
+    "input.bound": "waiting for input",
+    "head": "the start of the window",
+    "tail": "the end of the window",
+    "unknown": "not explained",
+    "gil": "other threads holding the GIL",
+    "gc": "garbage collection",
+}
+
+
+def cause_words(cause: str) -> str:
+    """How people call a cause of idle time."""
+    family, _, rest = cause.partition(".")
+    if cause in WORDS:
+        return WORDS[cause]
+    if family in ("sync", "copy", "alloc"):
+        noun = {"sync": "waits", "copy": "copies", "alloc": "allocations"}[family]
+        return f"{noun} ({rest.replace('_', ' ')})" if rest else noun
+    return cause.replace("_", " ")
+
+
+def summarise(audit: Audit) -> Summary:
+    """Means over the recorded steps; over the devices' windows if there are no steps."""
+    steps = audit.steps
+    numbers = max(1, len({step.number for step in steps}))
+    calls = sum(f.count for f in audit.findings if f.kind.startswith("sync"))
+    busy = idle = None
+    if steps:
+        wall = fmean(step.wall_ns for step in steps)
+        held = fmean(step.stalled_ns for step in steps)
+        if audit.devices:
+            busy, idle = fmean(step.busy_ns for step in steps), fmean(step.idle_ns for step in steps)
+    else:
+        wall = float(audit.window_ns)
+        held = float(sum(f.stall_ns for f in audit.findings))
+        if audit.devices:
+            busy, idle = fmean(d.busy_ns for d in audit.devices), fmean(d.idle_ns for d in audit.devices)
+    summary = Summary(
+        of="step" if steps else "window",
+        steps=len(steps),
+        wall_ns=wall,
+        busy_ns=busy,
+        idle_ns=idle,
+        stalled_ns=held,
+        busy_share=busy / wall if busy is not None and wall else None,
+        idle_share=idle / wall if idle is not None and wall else None,
+        stalled_share=held / wall if wall else 0.0,
+        syncs=calls / numbers,
+    )
+    return replace(summary, headline=_headline(audit, summary, numbers))
+
+
+def _headline(audit: Audit, summary: Summary, numbers: int) -> str:
+    if summary.idle_ns is None or summary.idle_share is None:
+        return "No GPU in this trace, so there is no async gap to see."
+    parts = [f"GPU idle {100 * summary.idle_share:.0f} % of the {summary.of}"]
+    costly = [f for f in audit.findings if f.idle_ns and not f.harmless and f.rule.startswith("SYNC")]
+    lost = sum(f.idle_ns for f in costly) / numbers
+    if summary.idle_share < _SMALL:
+        parts[0] = f"GPU busy {100 * (summary.busy_share or 0.0):.0f} % of the {summary.of}"
+        parts.append("waits of the host cost nothing that shows" if audit.findings else "nothing holds the host")
+    elif lost >= _SMALL * summary.idle_ns:
+        parts.append(f"{_waits(costly)} {show_ns(lost)} of {show_ns(summary.wall_ns)}")
+    rest = {cause: ns for cause, ns in audit.idle.items() if not cause.startswith("sync")}
+    top = max(rest, key=lambda cause: rest[cause], default="")
+    if top and summary.idle_share >= _SMALL and rest[top] / numbers >= _SMALL * summary.wall_ns:
+        lead = "the largest part of the rest is" if len(parts) > 1 else "mostly"
+        parts.append(f"{lead} {cause_words(top)} ({show_ns(rest[top] / numbers)})")
+    return "; ".join(parts) + "."
+
+
+def _waits(costly: list[Finding]) -> str:
+    count = len(costly)
+    names = {f.op for f in costly}
+    noun = f"{names.pop()} call" if len(names) == 1 and "" not in names else "wait"
+    word = {1: "one", 2: "two", 3: "three", 4: "four", 5: "five"}.get(count, str(count))
+    return f"{word} {noun} costs" if count == 1 else f"{word} {noun}s cost"

@@ -1,0 +1,118 @@
+"""How the reports say things, so that all formats use the same words for the same figures."""
+
+from __future__ import annotations
+
+import re
+
+from tracer.results import Audit, Finding, Gain, Place
+from tracer.units import show_ns
+
+# Control characters, and those that reorder or hide text: a trace must not steer a terminal or deceive a reader.
+_UNSAFE = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u00ad\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ud800-\udfff]"
+)
+
+
+def plain(text: str) -> str:
+    """Text out of a trace with everything that could steer a terminal shown as an escape, tabs as spaces."""
+    return _UNSAFE.sub(lambda found: ascii(found[0])[1:-1], text.expandtabs(4))
+
+
+def one_line(text: str) -> str:
+    """The same on one line."""
+    return plain(text).replace("\n", " ")
+
+
+def where(place: Place | None, root: str = "") -> str:
+    """`train.py:17 in train`, or `an unknown place`."""
+    if place is None:
+        return "an unknown place"
+    name = place.file.removeprefix(root) if root else place.file
+    line = f":{place.line}" if place.line else ""
+    function = f" in {place.function}" if place.function else ""
+    return one_line(f"{name}{line}{function}" + ("" if place.exact else " (function only)"))
+
+
+def percent(share: float | None, digits: int = 0) -> str:
+    """`38 %`, or `-`."""
+    return "-" if share is None else f"{100 * share:.{digits}f} %"
+
+
+def count(number: float) -> str:
+    """`8`, `1.5`."""
+    return f"{number:,.0f}" if float(number).is_integer() else f"{number:,.1f}"
+
+
+def times(number: float, noun: str) -> str:
+    """`1 call`, `8 calls`, `1.5 calls`."""
+    return f"{count(number)} {noun}" if number == 1 else f"{count(number)} {noun}s"
+
+
+def gain(found: Gain | None) -> str:
+    """`saves 1.20-2.10 ms a step (19 %)`; empty if it was not simulated."""
+    if found is None:
+        return ""
+    low, likely = show_ns(found.low_ns), show_ns(found.likely_ns)
+    if low.rpartition(" ")[2] == likely.rpartition(" ")[2]:
+        low = low.rpartition(" ")[0]
+    span = likely if found.low_ns == found.likely_ns else f"{low} to {likely}"
+    then = f"; then {one_line(found.bottleneck)} holds" if found.bottleneck else ""
+    clock = f" of the {found.clock} step" if found.clock else ""
+    return f"saves {span} a step ({percent(found.share)}{clock}{then})"
+
+
+def costs(finding: Finding) -> list[str]:
+    """What a finding cost, each a short phrase: `8 calls`, `host held 26.0 ms`, ..."""
+    said = []
+    if finding.count:
+        said.append(times(finding.count, "call"))
+    if finding.waits and finding.waits != finding.count:
+        said.append(times(finding.waits, "wait"))
+    if finding.stall_ns:
+        said.append(f"host held {show_ns(finding.stall_ns)}")
+    if finding.idle_ns:
+        said.append(f"GPU idle {show_ns(finding.idle_ns)}")
+    if finding.lead_ns:
+        said.append(f"lead lost {show_ns(finding.lead_ns)}")
+    return said
+
+
+def per_step(finding: Finding) -> str:
+    """`a step: 1 call, held 3.25 ms, idle 2.50 ms`; empty without steps."""
+    cost = finding.per_step
+    if cost is None:
+        return ""
+    said = [times(cost.count, "call")] if cost.count else []
+    said += [f"held {show_ns(cost.stall_ns)}"] if cost.stall_ns else []
+    said += [f"idle {show_ns(cost.idle_ns)}"] if cost.idle_ns else []
+    return ", ".join(said)
+
+
+def split(audit: Audit) -> tuple[list[Finding], list[Finding], list[Finding]]:
+    """The findings that cost something, those that cost no throughput, and those that the source accepts."""
+    accepted = [f for f in audit.findings if f.accepted]
+    harmless = [f for f in audit.findings if f.harmless and not f.accepted]
+    costly = [f for f in audit.findings if not f.harmless and not f.accepted]
+    return costly, harmless, accepted
+
+
+def pace(audit: Audit) -> str:
+    """How much recording slowed the program, in one sentence; empty if unknown."""
+    found = audit.pace
+    if found.traced_ns is None:
+        return ""
+    if found.untraced_ns is None or found.ratio is None:
+        return f"{show_ns(found.traced_ns)} a step while recording; the program's own pace is unknown"
+    return (
+        f"{show_ns(found.untraced_ns)} a step untraced, {show_ns(found.traced_ns)} while recording"
+        f" ({found.ratio:.2f} times); steps from {found.steps_from or 'unknown'}"
+    )
+
+
+def amount(number: float, unit: str) -> str:
+    """A figure with its unit: `3.25 ms` where the unit is ns, `38 %` for shares, `8 calls`."""
+    if unit == "ns":
+        return show_ns(number)
+    if unit == "%":
+        return f"{number:.1f} %"
+    return f"{count(number)} {unit}".rstrip()

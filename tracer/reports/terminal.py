@@ -1,0 +1,244 @@
+"""The audit on a terminal: the verdict first, then where the time went, then what to change.
+
+Everything that comes out of a trace loses its control characters, so that a
+hostile name cannot steer the terminal. Without colour the text has no escapes.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator
+
+from rich.console import Console, Group, RenderableType
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from tracer.reports import _words as words
+from tracer.results import Audit, BudgetLine, Finding, Place, Step
+from tracer.units import show_ns
+
+SUFFIX = ".txt"
+
+_STEPS = 12  # bars drawn
+_SEVERITY = {"error": "bold red", "warning": "yellow", "info": "cyan"}
+
+
+def render(audit: Audit, *, width: int | None = None, colour: bool = False, top: int = 0, quiet: bool = False) -> str:
+    """The report as text; `top` limits the findings (0: all), `quiet` leaves the verdict and the broken limits."""
+    parts = list(_brief(audit) if quiet else _full(audit, top))
+    return _print(parts, width, colour)
+
+
+def _print(parts: list[RenderableType], width: int | None, colour: bool) -> str:
+    out = io.StringIO()
+    console = Console(
+        file=out,
+        width=max(width or 100, 20),
+        force_terminal=colour,
+        no_color=not colour,
+        color_system="standard" if colour else None,
+        highlight=False,
+        markup=False,
+        emoji=False,
+        legacy_windows=False,
+    )
+    console.print(Group(*parts))
+    return "\n".join(line.rstrip() for line in out.getvalue().splitlines()).strip("\n") + "\n"
+
+
+def _brief(audit: Audit) -> Iterator[RenderableType]:
+    yield Text(words.one_line(audit.summary.headline), style="bold")
+    yield from (_budget_line(line) for line in audit.budget if not line.ok)
+
+
+def _full(audit: Audit, top: int) -> Iterator[RenderableType]:
+    costly, harmless, accepted = words.split(audit)
+    shown = costly[:top] if top else costly
+    yield _heading(audit)
+    yield Text()
+    yield Text(words.one_line(audit.summary.headline), style="bold")
+    yield from (Text(words.one_line(verdict.text)) for verdict in audit.verdicts)
+    yield from _section("Where the time went", _time(audit))
+    yield from _section("Why the GPU was idle", _idle(audit))
+    yield from _section("Findings", [_finding(at, found) for at, found in enumerate(shown, 1)])
+    if len(shown) < len(costly):
+        yield Padding(Text(f"{words.count(len(costly))} findings in all; --top 0 shows them", style="dim"), (0, 2))
+    yield from _section("Waits that cost no throughput", [_short(found) for found in harmless])
+    yield from _section("Accepted in the source", [_accepted(found) for found in accepted])
+    yield from _section("Timers", _timers(audit))
+    yield from _section("Budget", [_budget_line(line) for line in audit.budget])
+    yield from _section("Hottest kernels", _kernels(audit))
+    yield from _section("Limits of this trace", [_bullet(limit) for limit in _limits(audit)])
+
+
+def _section(title: str, parts: list[RenderableType]) -> Iterator[RenderableType]:
+    if not parts:
+        return
+    yield Text()
+    yield Text(title, style="bold underline")
+    yield from (Padding(part, (0, 0, 0, 2)) for part in parts)
+
+
+def _heading(audit: Audit) -> Text:
+    devices = dict.fromkeys(words.one_line(device.name) for device in audit.devices)
+    facts = [words.one_line(audit.source), *devices, f"{show_ns(audit.window_ns)} recorded"]
+    if audit.steps:
+        facts.append(words.times(audit.summary.steps, "step"))
+    if not audit.complete:
+        facts.append("INCOMPLETE")
+    return Text(" · ".join(fact for fact in facts if fact), style="dim")
+
+
+def _time(audit: Audit) -> list[RenderableType]:
+    summary = audit.summary
+    table = Table.grid(padding=(0, 2))
+    rows = [
+        ("GPU busy", summary.busy_ns, summary.busy_share, "green"),
+        ("GPU idle", summary.idle_ns, summary.idle_share, "red"),
+        ("host held", summary.stalled_ns, summary.stalled_share, "yellow"),
+    ]
+    for name, ns, share, style in rows:
+        if ns is not None:
+            table.add_row(name, _bar(share or 0.0, style), show_ns(ns), words.percent(share))
+    title = f"of a {summary.of} of {show_ns(summary.wall_ns)}"
+    if summary.of == "step":
+        title += f" (mean of {words.count(summary.steps)})"
+    parts: list[RenderableType] = [Text(title, style="dim"), table]
+    if audit.steps and audit.devices:
+        parts += [Text(), _steps(audit)]
+    if words.pace(audit):
+        parts += [Text(), Text(words.pace(audit), style="dim")]
+    return parts
+
+
+def _bar(share: float, style: str, width: int = 28) -> Text:
+    filled = round(min(max(share, 0.0), 1.0) * width)
+    return Text("█" * filled, style=style).append("░" * (width - filled), style="dim")
+
+
+def _steps(audit: Audit) -> RenderableType:
+    longest = max(step.wall_ns for step in audit.steps) or 1
+    table = Table.grid(padding=(0, 2))
+    for step in audit.steps[:_STEPS]:
+        table.add_row(f"step {step.number}", _step_bar(step, longest), show_ns(step.wall_ns), _step_words(step))
+    if len(audit.steps) > _STEPS:
+        table.add_row("", Text(f"first {_STEPS} of {words.count(len(audit.steps))}", style="dim"))
+    return table
+
+
+def _step_bar(step: Step, longest: int, width: int = 28) -> Text:
+    whole = round(step.wall_ns / longest * width)
+    busy = min(round(step.busy_ns / longest * width), whole)
+    return Text("█" * busy, style="green").append("░" * (whole - busy), style="red").append(" " * (width - whole))
+
+
+def _step_words(step: Step) -> Text:
+    return Text(f"idle {show_ns(step.idle_ns)}, held {show_ns(step.stalled_ns)}", style="dim")
+
+
+def _idle(audit: Audit) -> list[RenderableType]:
+    if not audit.idle_rows:
+        return []
+    table = Table.grid(padding=(0, 2))
+    for row in audit.idle_rows[:8]:
+        place = "" if row.place is None else words.where(row.place)
+        table.add_row(show_ns(row.ns), words.percent(row.share), words.one_line(row.cause), Text(place, style="dim"))
+    return [table]
+
+
+def _finding(number: int, finding: Finding) -> RenderableType:
+    title = Text.assemble(
+        (f"{number}. ", "bold"),
+        (words.one_line(finding.rule), _SEVERITY.get(finding.severity, "bold")),
+        (" " + words.one_line(finding.title), "bold"),
+    )
+    parts: list[RenderableType] = [title]
+    if finding.gain_ns is not None:
+        parts.append(Text("   " + words.gain(finding.gain_ns), style="green"))
+    parts.append(Padding(_at(finding), (0, 0, 0, 3)))
+    if finding.place is not None and finding.place.excerpt:
+        parts.append(Padding(_code(finding.place), (0, 0, 0, 3)))
+    lines = [Text(", ".join(words.costs(finding)))]
+    if words.per_step(finding):
+        lines.append(Text("a step: " + words.per_step(finding), style="dim"))
+    if finding.fix:
+        lines.append(Text.assemble(("fix: ", "bold"), words.plain(finding.fix)))
+    lines += [Text("note: " + words.plain(note), style="dim") for note in finding.notes]
+    parts += [Padding(line, (0, 0, 0, 3)) for line in lines if line.plain]
+    parts.append(Text())
+    return Group(*parts)
+
+
+def _at(finding: Finding) -> Text:
+    text = Text(words.where(finding.place or finding.library_place), style="cyan")
+    if finding.place is not None and finding.library_place is not None:
+        text.append(f", through {words.where(finding.library_place)}")
+    if finding.thread:
+        text.append(f", on {words.one_line(finding.thread)}", style="dim")
+    if finding.confidence != "high":
+        text.append(f", {finding.confidence} confidence", style="dim")
+    return text
+
+
+def _code(place: Place) -> RenderableType:
+    """The line, and below it what the call covers."""
+    excerpt = words.one_line(place.excerpt.rstrip())
+    gutter = f"{place.line} | "
+    text = Text(gutter, style="dim", no_wrap=True, overflow="ellipsis").append(excerpt, style="default")
+    if place.columns is None or len(excerpt) != len(place.excerpt.rstrip()):
+        return text
+    first, after = place.columns
+    if not 1 <= first < after <= len(excerpt) + 1:
+        return text
+    return text.append("\n" + " " * (len(gutter) + first - 1) + "~" * (after - first), style="red")
+
+
+def _short(finding: Finding) -> Text:
+    place = words.where(finding.place or finding.library_place)
+    return Text(f"{finding.rule} {place}: ").append(", ".join(words.costs(finding)), style="dim")
+
+
+def _accepted(finding: Finding) -> Text:
+    return _short(finding).append(f" - {words.one_line(finding.accepted)}")
+
+
+def _timers(audit: Audit) -> list[RenderableType]:
+    parts: list[RenderableType] = []
+    for timer in audit.timers:
+        truth = "" if timer.true_ns is None else f", the GPU worked {show_ns(timer.true_ns)}"
+        style = "green" if timer.verdict == "honest" else "red"
+        line = Text(words.one_line(timer.verdict), style=style)
+        line.append(f" {words.where(timer.start)} to {words.where(timer.end)}: ", style="default")
+        line.append(f"says {show_ns(timer.claimed_ns)}{truth}", style="default")
+        parts.append(line)
+    return parts
+
+
+def _budget_line(line: BudgetLine) -> Text:
+    place = f" at {words.where(line.place)}" if line.place else ""
+    mark = ("kept   ", "green") if line.ok else ("BROKEN ", "bold red")
+    actual, limit = words.amount(line.actual, line.unit), words.amount(line.limit, line.unit)
+    return Text.assemble(mark, f"{words.one_line(line.name)}{place}: {actual}, limit {limit}")
+
+
+def _kernels(audit: Audit) -> list[RenderableType]:
+    if not audit.kernels:
+        return []
+    table = Table.grid(padding=(0, 2))
+    for _ in range(3):
+        table.add_column(no_wrap=True)
+    table.add_column(no_wrap=True, overflow="ellipsis", ratio=1)
+    for hot in audit.kernels[:5]:
+        share = words.percent(hot.share)
+        table.add_row(show_ns(hot.total_ns), share, f"{words.count(hot.count)} x", words.one_line(hot.name))
+    return [table]
+
+
+def _limits(audit: Audit) -> list[str]:
+    unused = [f"{a.place.file}:{a.place.line}: nothing to accept for {a.rule}" for a in audit.acceptances if not a.used]
+    return [*audit.limits, *unused]
+
+
+def _bullet(text: str) -> Text:
+    return Text("- " + words.one_line(text), style="dim")
