@@ -205,6 +205,7 @@ class Timer:
     verdict: str  # "honest", or the class word
     rule: str = ""
     message: str = ""
+    first_over_median: float | None = None  # first use over the median of the others; None below three uses
 
 
 @dataclass(frozen=True, slots=True)
