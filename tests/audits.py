@@ -168,53 +168,53 @@ def make_audit(**changes) -> Audit:
         Step(k, 0, k * 11 * MS, 11 * MS + (2 * MS if k == 5 else 0), int(6.82 * MS), int(4.18 * MS), int(3.4 * MS))
         for k in range(8)
     )
-    fields = dict(
-        schema=SCHEMA,
-        source="traces/quickstart-20261130-220000/rank0-host-100",
-        window_ns=90 * MS,
-        steps=steps,
-        pace=Pace("optimizer", 9 * MS, 11 * MS, 1.22, 40, 8),
-        devices=(Device(0, 0, "NVIDIA H200", 55 * MS, 35 * MS, 90 * MS, 512, 2),),
-        findings=FINDINGS,
-        idle={"sync.item": int(20.6 * MS), "launch.bound": 9 * MS, "unknown": int(4.4 * MS), "head": 1 * MS},
-        idle_rows=(
+    fields = {
+        "schema": SCHEMA,
+        "source": "traces/quickstart-20261130-220000/rank0-host-100",
+        "window_ns": 90 * MS,
+        "steps": steps,
+        "pace": Pace("optimizer", 9 * MS, 11 * MS, 1.22, 40, 8),
+        "devices": (Device(0, 0, "NVIDIA H200", 55 * MS, 35 * MS, 90 * MS, 512, 2),),
+        "findings": FINDINGS,
+        "idle": {"sync.item": int(20.6 * MS), "launch.bound": 9 * MS, "unknown": int(4.4 * MS), "head": 1 * MS},
+        "idle_rows": (
             IdleRow("sync.item", "SYNC001", 20 * MS, 8, 0.5714, place(17)),
             IdleRow("launch.bound", "IDLE002", 9 * MS, 88, 0.2571, None),
             IdleRow("unknown", "", int(4.4 * MS), 31, 0.1257, None),
             IdleRow("head", "", 1 * MS, 1, 0.0286, None),
             IdleRow("sync.item", "SYNC004", int(0.6 * MS), 8, 0.0171, place(18)),
         ),
-        lines=(
+        "lines": (
             LineCost("/app/train.py", 17, 8, 26 * MS, 20 * MS, 3),
             LineCost("/app/train.py", 18, 8, 1 * MS, int(0.6 * MS)),
             LineCost("/app/train.py", 13, 8, 5 * MS, 0),
         ),
-        timers=(
+        "timers": (
             Timer(place(13), place(15), "time.perf_counter", 8, 0.4 * MS, 6.1 * MS, 15.3, 5.9 * MS, 0.2 * MS,
                   "bench.no_sync", "TIME001", "the clock was read while the GPU was still working"),
         ),
-        launching=Launching(
+        "launching": Launching(
             520, 512, 8, 0,
             Spread(512, 1.1 * MS, 0.9 * MS, 2.0 * MS, 3.1 * MS, 8_000, int(3.2 * MS)),
             Spread(512, 1.0 * MS, 0.8 * MS, 1.9 * MS, 3.0 * MS, 4_000, int(3.1 * MS)),
             0, 141, 1.3 * MS, 4 * MS,
         ),
-        kernels=(
+        "kernels": (
             Hot("void cutlass::Kernel2<cutlass_80_tensorop_s1688gemm_128x64>(Params)", 192, 40 * MS, 208_333.0, 0.727),
             Hot("void at::native::vectorized_elementwise_kernel<4, at::native::AddFunctor<float>>", 320, 11 * MS,
                 34_375.0, 0.2),
         ),
-        ops=(Hot("aten::addmm", 192, 40 * MS, 208_333.0, 0.727), Hot("aten::mul", 320, 11 * MS, 34_375.0, 0.2)),
-        copies=(Hot("HtoD (Pageable)", 8, 4 * MS, 500_000.0, 0.073, 64 << 20, 16.8),),
-        verdicts=(
+        "ops": (Hot("aten::addmm", 192, 40 * MS, 208_333.0, 0.727), Hot("aten::mul", 320, 11 * MS, 34_375.0, 0.2)),
+        "copies": (Hot("HtoD (Pageable)", 8, 4 * MS, 500_000.0, 0.073, 64 << 20, 16.8),),
+        "verdicts": (
             Verdict("sync_bound", "synchronisations hold the program: without them a step would take 8.9 ms", 0.19,
                     "untraced"),
         ),
-        limits=("no memory events were recorded", "sampling was off: 3 idle gaps have no line"),
-        replay=Replay(11 * MS, int(10.8 * MS), 0.018, "", Gain(int(1.3 * MS), int(2.4 * MS), 0.22, "untraced",
+        "limits": ("no memory events were recorded", "sampling was off: 3 idle gaps have no line"),
+        "replay": Replay(11 * MS, int(10.8 * MS), 0.018, "", Gain(int(1.3 * MS), int(2.4 * MS), 0.22, "untraced",
                                                               "the GPU")),
-        pictures=(picture("typical step", 3, 33 * MS, 11 * MS), picture("worst step", 5, 55 * MS, 13 * MS)),
-        sources={"/app/train.py": TRAIN},
-        meta={"torch": "2.11.0+cu130", "host": "node1"},
-    )  # fmt: skip
+        "pictures": (picture("typical step", 3, 33 * MS, 11 * MS), picture("worst step", 5, 55 * MS, 13 * MS)),
+        "sources": {"/app/train.py": TRAIN},
+        "meta": {"torch": "2.11.0+cu130", "host": "node1"},
+    }  # fmt: skip
     return finish(Audit(**(fields | changes)))

@@ -38,7 +38,8 @@ def parse(data: bytes | str, source: str = "the file") -> Audit:
 
     Raises TraceError if it is no audit, or one of another schema version.
     """
-    return _parse(data, source, Audit, "an audit")
+    found: Audit = _parse(data, source, Audit, "an audit")
+    return found
 
 
 def parse_benchmark(data: bytes | str, source: str = "the file") -> Benchmark:
@@ -46,7 +47,8 @@ def parse_benchmark(data: bytes | str, source: str = "the file") -> Benchmark:
 
     Raises TraceError if it is none, or one of another schema version.
     """
-    return _parse(data, source, Benchmark, "a benchmark")
+    found: Benchmark = _parse(data, source, Benchmark, "a benchmark")
+    return found
 
 
 def schema() -> dict[str, Any]:
