@@ -74,6 +74,7 @@ class Finding:
     fix: str = ""
     notes: tuple[str, ...] = ()
     accepted: str = ""  # reason given in the source: "# tracer: ok SYNC001 reason"
+    baseline: str = ""  # "new" or "known" if there was a baseline to compare with
     first_ns: int = 0  # where to look: start of its dearest stall, since the trace's origin
     first_dur_ns: int = 0
     callers: tuple[Place, ...] = ()  # user frames above the place, innermost first
