@@ -71,6 +71,20 @@ class TraceBuilder:
         """Rows for one of the other tables of Trace, by the attribute's name; `span` columns hold rows of add_spans."""
         self._tables.setdefault(attribute, []).append(table)
 
+    def start_at_first(self) -> None:
+        """For times given as unix nanoseconds: count them all from the first span's start."""
+        starts = [int(part["start_ns"].min()) for part in self._spans if len(part["start_ns"])]
+        if not starts or self.origin_unix_ns:
+            return
+        origin = self.origin_unix_ns = min(starts)
+        for part in self._spans:
+            part["start_ns"] = part["start_ns"] - origin
+        self._tables = {
+            name: [_shift(table, -origin) for table in tables] for name, tables in self._tables.items()
+        }
+        if self.window_ns:
+            self.window_ns = (self.window_ns[0] - origin, self.window_ns[1] - origin)
+
     def build(self) -> Trace:
         """Sort the spans, find each one's parent, renumber what points at them."""
         raw = {key: self._column(key) for key in ("start_ns", "dur_ns", "kind", "name", "track", "corr", "nbytes")}
@@ -104,6 +118,15 @@ class TraceBuilder:
         rows = np.array(list(self._frames) or np.empty((0, 6)), dtype=np.int32).reshape(-1, 6)
         function, file, line, column, end_column, parent = rows.T.copy()
         return Frames(function, file, line, column, end_column, parent)
+
+
+def _shift(table: Table, by_ns: int) -> Table:
+    """The table with its points in time moved; NONE stays NONE."""
+    columns = {name: getattr(table, name) for name in table.columns()}
+    for name in ("time_ns", "start_ns", "end_ns"):
+        if name in columns:
+            columns[name] = np.where(columns[name] == NONE, NONE, columns[name] + by_ns)
+    return type(table)(**columns)
 
 
 def _renumber(parts: list[Table], moved: Ids) -> Table:

@@ -246,6 +246,7 @@ class WaitDetails(Table):
     stream: Ints  # stream that was waited for, or that waits; NONE: the whole device
     source_stream: Ints  # "Stream Wait Event": the stream that it waits for; NONE if unknown
     source_corr: Ints  # correlation of the cudaEventRecord; NONE if unknown
+    device: Ids  # GPU number; NONE if unknown
 
 
 @dataclass(frozen=True, slots=True, eq=False)
