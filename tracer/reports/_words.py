@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from tracer.results import Audit, Finding, Gain, Place
+from tracer.results import Acceptance, Audit, BudgetLine, Finding, Gain, Place
 from tracer.units import show_ns
 
 # Control characters, and those that reorder or hide text: a trace must not steer a terminal or deceive a reader.
@@ -116,3 +116,14 @@ def amount(number: float, unit: str) -> str:
     if unit == "%":
         return f"{number:.1f} %"
     return f"{count(number)} {unit}".rstrip()
+
+
+def unused(acceptance: Acceptance) -> str:
+    """That a comment in the source accepts nothing."""
+    return f"`# tracer: ok {acceptance.rule}` accepts nothing here: remove it"
+
+
+def limit(line: BudgetLine) -> str:
+    """`GPU idle: 37.1 %, limit 20.0 %`."""
+    place = f" at {where(line.place)}" if line.place else ""
+    return f"{one_line(line.name)}{place}: {amount(line.actual, line.unit)}, limit {amount(line.limit, line.unit)}"

@@ -216,10 +216,8 @@ def _timers(audit: Audit) -> list[RenderableType]:
 
 
 def _budget_line(line: BudgetLine) -> Text:
-    place = f" at {words.where(line.place)}" if line.place else ""
     mark = ("kept   ", "green") if line.ok else ("BROKEN ", "bold red")
-    actual, limit = words.amount(line.actual, line.unit), words.amount(line.limit, line.unit)
-    return Text.assemble(mark, f"{words.one_line(line.name)}{place}: {actual}, limit {limit}")
+    return Text.assemble(mark, words.limit(line))
 
 
 def _kernels(audit: Audit) -> list[RenderableType]:
@@ -236,7 +234,7 @@ def _kernels(audit: Audit) -> list[RenderableType]:
 
 
 def _limits(audit: Audit) -> list[str]:
-    unused = [f"{a.place.file}:{a.place.line}: nothing to accept for {a.rule}" for a in audit.acceptances if not a.used]
+    unused = [f"{words.where(a.place)}: {words.unused(a)}" for a in audit.acceptances if not a.used]
     return [*audit.limits, *unused]
 
 
