@@ -81,12 +81,24 @@ class SourceTimer:
 
 
 @dataclass(frozen=True, slots=True)
-class BlockingSwitch:
-    """`os.environ["CUDA_LAUNCH_BLOCKING"] = "1"` in the text."""
+class Source:
+    """A file of Python text that may use CUDA, and its timers."""
 
-    line: int
-    column: int
-    end_column: int
+    file: str
+    text: str
+    timers: tuple[SourceTimer, ...]
+    blocking: tuple[Read, ...]  # where it switches CUDA_LAUNCH_BLOCKING on for itself
+
+
+def read_source(file: str, text: str) -> Source | None:
+    """Look through one file; None if it has nothing to do with a GPU.
+
+    Raises SyntaxError or ValueError (null bytes) for text that is not Python.
+    """
+    tree = ast.parse(text)
+    if not uses_cuda(tree):
+        return None
+    return Source(file, text, tuple(find_timers(tree)), tuple(find_blocking_switch(tree)))
 
 
 def uses_cuda(tree: ast.AST) -> bool:
@@ -116,7 +128,7 @@ def find_timers(tree: ast.Module) -> list[SourceTimer]:
     return sorted(found, key=lambda timer: (timer.end.line, timer.start.line))
 
 
-def find_blocking_switch(tree: ast.Module) -> list[BlockingSwitch]:
+def find_blocking_switch(tree: ast.Module) -> list[Read]:
     """Where a program switches CUDA_LAUNCH_BLOCKING on for itself."""
     found = []
     for node in ast.walk(tree):
@@ -124,7 +136,7 @@ def find_blocking_switch(tree: ast.Module) -> list[BlockingSwitch]:
         plain = isinstance(node, ast.Assign) or (isinstance(node, ast.Expr) and isinstance(node.value, ast.Call))
         if plain and "CUDA_LAUNCH_BLOCKING" in texts and ("1" in texts or 1 in texts):
             assert isinstance(node, ast.stmt)
-            found.append(BlockingSwitch(node.lineno, node.col_offset + 1, (node.end_col_offset or 0) + 1))
+            found.append(Read(node.lineno, node.col_offset + 1, (node.end_col_offset or 0) + 1, ""))
     return found
 
 

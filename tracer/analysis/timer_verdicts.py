@@ -135,7 +135,8 @@ def _message(timer: Timer) -> str:
         "bench.event_not_ready": "asked for the time before the end event had happened: it raises",
         "bench.other_stream": f"claims {claimed}, but the work in between ({true}) ran on a stream "
         "that the events were not recorded on",
-        "bench.launch_overhead": f"claims {claimed}, the kernels took {true}: the events measure the gap between launches",
+        "bench.launch_overhead": f"claims {claimed}, the kernels took {true}: "
+        "the events measure the gap between launches",
         "bench.l2_hot": f"claims {claimed} on buffers that fit into the GPU's L2 cache",
         "bench.launch_blocking": f"claims {claimed} with CUDA_LAUNCH_BLOCKING on; the GPU work took {true}",
     }
@@ -149,5 +150,5 @@ def _place(trace: Trace, frame: int) -> Place | None:
     file, line = trace.names[frames.file[frame]], int(frames.line[frame])
     columns = (int(frames.column[frame]), int(frames.end_column[frame])) if frames.column[frame] > 0 else None
     lines = trace.sources.get(file, "").splitlines()
-    excerpt = lines[line - 1].strip() if 0 < line <= len(lines) else ""
+    excerpt = lines[line - 1] if 0 < line <= len(lines) else ""
     return Place(file, line, trace.names[frames.function[frame]], columns, "clocks", True, excerpt)

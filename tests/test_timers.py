@@ -1,0 +1,186 @@
+"""Timers of a run: R marks clock reads, w the launched work on the GPU."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from tests.conftest import CPU, GPU, GPU_S2, US, make_timeline
+from tracer.analysis.launches import find_launches
+from tracer.analysis.timer_verdicts import judge_timers
+from tracer.analysis.timers import find_timings
+from tracer.building import TraceBuilder
+from tracer.trace import EventTimings, Kind, Reads, Trace
+
+FILE = "bench.py"
+SOURCE = """import time, torch
+t0 = time.perf_counter()
+y = x @ w
+t1 = time.perf_counter()
+print(t1 - t0)
+z = y.cpu()
+t2 = time.perf_counter()
+print(t2 - t1)
+"""
+
+
+def launch(corr: int, at: float, starts: float, ends: float, stream=GPU):
+    """A launch of 5 us and its kernel."""
+    return (Kind.CALL, "cudaLaunchKernel", CPU, at, at + 5, corr), (Kind.KERNEL, f"k{corr}", stream, starts, ends, corr)
+
+
+def with_reads(rows, reads, *, source: str = SOURCE, clock: str = "time.perf_counter") -> Trace:
+    """A timeline with clock reads at (time_us, line)."""
+    trace = make_timeline(*rows)
+    builder = TraceBuilder()
+    names = [*trace.names, FILE, "<module>", clock]
+    frames = {line: number for number, line in enumerate(dict.fromkeys(line for _, line in reads))}
+    for line in frames:
+        builder.frame(FILE, line, "<module>")
+    built = builder.build().frames
+    size = len(reads)
+    frames_table = type(built).of(
+        function=[names.index("<module>")] * len(built),
+        file=[names.index(FILE)] * len(built),
+        line=built.line,
+        column=built.column,
+        end_column=built.end_column,
+        parent=built.parent,
+    )
+    table = Reads.of(
+        time_ns=[t * US for t, _ in reads],
+        track=[trace.tracks.index(next(t for t in trace.tracks if not t.on_gpu))] * size,
+        clock=[names.index(clock)] * size,
+        value_ns=[t * US + 7_000_000 for t, _ in reads],
+        frame=[frames[line] for _, line in reads],
+    )
+    return replace(
+        trace, names=tuple(names), frames=frames_table, reads=table, sources={FILE: source} if source else {}
+    )
+
+
+def judge(trace: Trace, **options):
+    return judge_timers(trace, find_timings(trace, find_launches(trace)), **options)
+
+
+def test_a_timer_that_stops_before_the_gpu_claims_only_the_launches():
+    #  R(0) launch(10..15) R(20)
+    #                  GPU [ 20 ............... 1020 ]
+    trace = with_reads([*launch(1, 10, 20, 1020)], [(0, 2), (20, 4)])
+
+    (timer,) = judge(trace)
+
+    assert timer.verdict == "bench.no_sync"
+    assert (timer.claimed_ns, timer.true_ns, timer.ratio) == (20 * US, 1000 * US, 50.0)
+    assert timer.still_running_ns == 1000 * US
+    assert (timer.start.line, timer.end.line) == (2, 4)
+
+
+def test_a_timer_that_waits_at_its_end_is_honest():
+    rows = [*launch(1, 10, 20, 1020), (Kind.CALL, "cudaDeviceSynchronize", CPU, 16, 1022)]
+    trace = with_reads(rows, [(0, 2), (1030, 4)])
+
+    (timer,) = judge(trace)
+
+    assert (timer.verdict, timer.rule) == ("honest", "")
+
+
+def test_older_work_behind_the_start_dirties_it():
+    #  launch k1   R(100)  launch k2           sync   R(2120)
+    #     GPU [ 20 ...k1... 2000 ][2000 k2 2100]
+    rows = [*launch(1, 10, 20, 2000), *launch(2, 105, 2000, 2100), (Kind.CALL, "cudaDeviceSynchronize", CPU, 111, 2110)]
+    trace = with_reads(rows, [(100, 2), (2120, 4)])
+
+    (timer,) = judge(trace)
+
+    assert timer.verdict == "bench.dirty_start"
+    assert (timer.ran_in_ns, timer.true_ns) == (1900 * US, 100 * US)
+
+
+def test_the_section_that_waits_is_charged_for_the_one_that_worked():
+    #  R(0) launch k1 R(20) launch copy, wait  R(1100)
+    rows = [
+        *launch(1, 10, 20, 1020),
+        (Kind.CALL, "cudaMemcpyAsync", CPU, 25, 30, 2),
+        (Kind.COPY, "Memcpy DtoH (Device -> Pageable)", GPU, 1020, 1030, 2),
+        (Kind.CALL, "cudaStreamSynchronize", CPU, 31, 1050),
+    ]
+    trace = with_reads(rows, [(0, 2), (20, 4), (1100, 7)])
+
+    model, copy_out = judge(trace)
+
+    assert (model.verdict, copy_out.verdict) == ("bench.no_sync", "bench.misattributed")
+    assert copy_out.end.line == 7
+
+
+def test_the_first_run_is_cold():
+    source = (
+        "import time, torch\nfor r in range(4):\n    t0 = time.time()\n    f(x)\n    torch.cuda.synchronize()\n"
+        "    print(time.time() - t0)\n"
+    )
+    rows, reads, at = [], [], 0
+    for corr, took in enumerate((5000, 100, 110, 90), 1):
+        rows += [*launch(corr, at + 1, at + took - 60, at + took - 10)]
+        rows.append((Kind.CALL, "cudaDeviceSynchronize", CPU, at + 7, at + took - 5))
+        reads += [(at, 3), (at + took, 6)]
+        at += took + 50
+    trace = with_reads(rows, reads, source=source, clock="time.time")
+
+    (timer,) = judge(trace)
+
+    assert timer.verdict == "bench.no_warmup"
+    assert timer.first_over_median == 50.0
+    assert timer.count == 4
+
+
+def test_blocking_launches_are_named_before_anything_else():
+    trace = with_reads([*launch(1, 10, 20, 1020)], [(0, 2), (20, 4)])
+
+    (timer,) = judge(trace, blocking=True)
+
+    assert timer.rule == "TIME009"
+
+
+def test_dates_in_a_log_are_no_timer():
+    source = "import time, torch\nlog(time.time())\ny = x @ w\nlog(time.time())\n"
+    trace = with_reads([*launch(1, 10, 20, 1020)], [(0, 2), (20, 4)], source=source, clock="time.time")
+
+    assert judge(trace) == ()
+
+
+def test_without_source_an_interval_clock_pairs_with_its_next_read():
+    trace = with_reads([*launch(1, 10, 20, 1020)], [(0, 2), (20, 4)], source="")
+
+    (timer,) = judge(trace)
+
+    assert timer.verdict == "bench.no_sync"
+
+
+@pytest.mark.parametrize(
+    ("claimed_us", "stream", "recorded_on", "verdict"),
+    [
+        (1000, GPU, 0, "honest"),
+        (9, GPU, 0, "bench.launch_overhead"),
+        (5, GPU_S2, 0, "bench.other_stream"),
+        (1000, GPU_S2, 0x7F00, "honest"),
+        (-1, GPU, 0, "bench.event_not_ready"),
+    ],
+)
+def test_event_pairs(claimed_us, stream, recorded_on, verdict):
+    took = 2 if verdict == "bench.launch_overhead" else 990
+    trace = make_timeline(*launch(9, 0, 6, 7), *launch(1, 10, 20, 20 + took, stream))
+    events = EventTimings.of(
+        time_ns=[2000 * US],
+        track=[0],
+        claimed_ns=[claimed_us * US if claimed_us > 0 else -1],
+        start_ns=[8 * US],
+        end_ns=[16 * US],
+        start_stream=[recorded_on],
+        end_stream=[recorded_on],
+        frame=[-1],
+    )
+
+    (timer,) = judge(replace(trace, event_timings=events))
+
+    assert timer.verdict == verdict

@@ -1,0 +1,37 @@
+"""Look for lying timers in source text, without running it.
+
+A pass over the syntax of files or folders: timers around GPU work with nothing that
+waits on the way, events asked too early, CUDA_LAUNCH_BLOCKING left on. It is
+conservative, and says "may". Exit status 1 if it found anything.
+"""
+
+from __future__ import annotations
+
+import argparse
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The arguments of `check`."""
+    parser.add_argument("paths", nargs="+", metavar="PATH", help="a Python file, or a folder to search for them")
+    parser.add_argument("--format", default="lines", help="lines, json, sarif, github, ... (default: lines)")
+    parser.add_argument("-o", "--output", metavar="FILE", help="write there instead of to stdout")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Check the files; 1 if there are findings."""
+    from tracer.checking import check_paths
+    from tracer.commands._output import write_report
+
+    audit = check_paths(arguments.paths)
+    if arguments.format != "lines":
+        write_report(audit, arguments.format, arguments.output)
+        return 1 if audit.findings else 0
+    for found in audit.findings:
+        assert found.place is not None
+        column = found.place.columns[0] if found.place.columns else 1
+        print(f"{found.place.file}:{found.place.line}:{column}: {found.rule} {found.title}: {found.message}")
+        print(f"    fix: {found.fix}")
+    for limit in audit.limits:
+        print(limit)
+    print(f"{len(audit.findings)} findings in {audit.meta['files']} files")
+    return 1 if audit.findings else 0

@@ -1,0 +1,233 @@
+"""The program's own clock reads, with time and place, so that its timers can be checked.
+
+- The functions of `time` are replaced by a bound method, which behaves like the
+  builtin as a class attribute too (a plain function would become a method there)
+  and pickles as `time.perf_counter`.
+- A read from a file that is not the user's costs one dictionary look-up more.
+- Names that the program imported before we came are replaced in its modules.
+- `datetime.now` belongs to a C class and cannot be replaced; sys.monitoring reports
+  its calls from the user's code (Python 3.12 and newer, by the lines recorder).
+- CUDA events: when and on which stream each was recorded is kept as long as the event
+  lives; `elapsed_time` then knows both ends.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+import timeit
+import weakref
+from collections.abc import Callable
+from importlib import import_module
+from types import CodeType, FrameType, MethodType
+from typing import Any
+
+from tracer.recording.session import Session
+
+_NAMES = ("time", "perf_counter", "monotonic", "process_time", "thread_time")
+_CHAIN = 4  # frames kept of a read: a helper function hides who subtracts
+_LIMIT = 200_000  # reads kept in a window; a program that polls a clock must not fill the disk
+
+_Stack = list[tuple[CodeType, int]]
+
+
+class _Clock:
+    """One clock function of the program. `read` takes its place."""
+
+    def __init__(self, recorder: Recorder, name: str) -> None:
+        self.recorder = recorder
+        self.name = name
+        self.original: Callable[[], float] = getattr(time, name)
+        self.label = f"time.{name}"
+        self.scale = 1 if name.endswith("_ns") else 1_000_000_000
+
+        def read(clock: _Clock) -> float:
+            value = clock.original()
+            # The caller's code is asked first: most reads come from libraries.
+            if clock.recorder.listening:
+                frame = sys._getframe(1)
+                if clock.recorder.is_user(frame.f_code):
+                    clock.recorder.keep(clock, value, frame)
+            return value
+
+        read.__name__ = read.__qualname__ = name
+        read.__module__ = "time"
+        read.__doc__ = self.original.__doc__
+        self.read = MethodType(read, self)
+
+    def __reduce__(self) -> Any:
+        # getattr(<this>, "perf_counter") is how a bound method is pickled: let it find the module.
+        return import_module, ("time",)
+
+
+class Recorder:
+    """Notes clock reads and CUDA event timings while the window is open."""
+
+    NAME = "clocks"
+
+    def __init__(self, session: Session) -> None:
+        self.session = session
+        self.listening = False
+        self.saw = self.dropped = 0
+        self._clocks: list[_Clock] = []
+        self._replaced: list[tuple[Any, str, Any]] = []
+        # Keyed by id(code), since hashing a code object reads all of it; _kept keeps those ids from being reused.
+        self._user: dict[int, bool] = {}
+        self._stacks: dict[tuple[int, ...], int] = {}
+        self._frames: dict[tuple[int, int, int], int] = {}
+        self._kept: dict[int, CodeType] = {}
+        self._local = threading.local()
+        self._recorded: weakref.WeakKeyDictionary[Any, tuple[int, int]] = weakref.WeakKeyDictionary()
+        self._lock = threading.Lock()
+
+    def arm(self) -> None:
+        """Replace the clocks. Called before the program starts, so that `from time import ...` finds ours."""
+        if not self.session.record.clocks or self._clocks:
+            return
+        self._sink = self.session.sink(self.NAME)
+        self._clocks = [_Clock(self, name + suffix) for name in _NAMES for suffix in ("", "_ns")]
+        taken = {clock.original: clock.read for clock in self._clocks}
+        self._replace_in(time, taken)
+        self._replace_in(timeit, taken)
+        for module in list(sys.modules.values()):
+            file = getattr(module, "__file__", None)
+            if file and self.session.is_user_file(file):
+                self._replace_in(module, taken)
+
+    def open(self) -> None:
+        """Start to listen; CUDA events are wrapped once torch is there."""
+        if not self._clocks:
+            return
+        if "torch" in sys.modules and not any(name == "elapsed_time" for _, name, _ in self._replaced):
+            self._wrap_events(sys.modules["torch"].cuda.Event)
+        self.listening = True
+
+    def close(self) -> dict[str, Any]:
+        """Stop to listen; what was seen and dropped."""
+        self.listening = False
+        return {"on": bool(self._clocks), "saw": self.saw, "dropped": self.dropped}
+
+    def disarm(self) -> None:
+        """Give every name its own function back."""
+        self.listening = False
+        for owner, name, original in reversed(self._replaced):
+            setattr(owner, name, original)
+        self._replaced.clear()
+        self._clocks.clear()
+
+    def is_user(self, code: CodeType) -> bool:
+        """Whether code is the user's own, asked once for each code object."""
+        known = self._user.get(id(code))
+        if known is None:
+            self._kept[id(code)] = code
+            known = self._user[id(code)] = self.session.is_user_file(code.co_filename)
+        return known
+
+    def keep(self, clock: _Clock, value: float, frame: FrameType) -> None:
+        """Note one read. The value is taken before, so that a timer's start pays nothing for us."""
+        if self.saw >= _LIMIT:
+            self.dropped += 1
+            return
+        self.saw += 1
+        stamp = clock.recorder.now()
+        self._sink.add(["read", stamp, self._thread(), clock.label, round(value * clock.scale), self._frame(frame)])
+
+    now = staticmethod(time.monotonic_ns)
+
+    def _thread(self) -> int:
+        local = self._local
+        try:
+            return int(local.native_id)
+        except AttributeError:
+            local.native_id = threading.get_native_id()
+            return int(local.native_id)
+
+    def _frame(self, frame: FrameType | None) -> int:
+        """The id of a frame with its callers."""
+        stack: _Stack = []
+        key: list[int] = []
+        while frame is not None and len(stack) < _CHAIN:
+            stack.append((frame.f_code, frame.f_lasti))
+            key += (id(frame.f_code), frame.f_lasti)
+            frame = frame.f_back
+        known = self._stacks.get(tuple(key))
+        return self._new_stack(tuple(key), stack) if known is None else known
+
+    def _new_stack(self, key: tuple[int, ...], stack: _Stack) -> int:
+        """Write the frames that are new, callers before callees."""
+        parent = -1
+        with self._lock:
+            for code, at in reversed(stack):
+                self._kept[id(code)] = code
+                place = (id(code), at, parent)
+                known = self._frames.get(place)
+                if known is None:
+                    known = self._frames[place] = len(self._frames)
+                    self._sink.add(["frame", known, parent, code.co_filename, *_position(code, at)])
+                parent = known
+            self._stacks[key] = parent
+        return parent
+
+    def _replace_in(self, module: Any, taken: dict[Any, Any]) -> None:
+        for name, value in list(vars(module).items()):
+            try:
+                ours = taken.get(value)
+            except TypeError:  # not hashable, so not a function
+                continue
+            if ours is not None:
+                self._replaced.append((module, name, value))
+                setattr(module, name, ours)
+
+    def _wrap_events(self, event: Any) -> None:
+        record, elapsed_time = event.record, event.elapsed_time
+        recorder = self
+
+        def tracing_record(self: Any, stream: Any = None) -> Any:
+            result = record(self, stream)
+            if recorder.listening:
+                recorder.recorded(self, stream)
+            return result
+
+        def tracing_elapsed_time(self: Any, end_event: Any) -> float:
+            if not recorder.listening:
+                return float(elapsed_time(self, end_event))
+            claimed = -1.0
+            try:
+                claimed = elapsed_time(self, end_event)
+                return claimed
+            finally:
+                recorder.elapsed(self, end_event, claimed, sys._getframe(1))
+
+        for name, ours in (("record", tracing_record), ("elapsed_time", tracing_elapsed_time)):
+            original = getattr(event, name)
+            ours.__name__, ours.__qualname__ = original.__name__, original.__qualname__
+            ours.__module__, ours.__doc__ = original.__module__, original.__doc__
+            self._replaced.append((event, name, original))
+            setattr(event, name, ours)
+
+    def recorded(self, event: Any, stream: Any) -> None:
+        """Note when, and on which stream (its address; 0 is the default stream), an event was recorded."""
+        cuda = sys.modules["torch"].cuda
+        address = (stream if stream is not None else cuda.current_stream()).cuda_stream
+        self._recorded[event] = (self.now(), address)
+
+    def elapsed(self, start: Any, end: Any, claimed_ms: float, frame: FrameType) -> None:
+        """Note what `start.elapsed_time(end)` said; -1 if it raised."""
+        begun, done = self._recorded.get(start), self._recorded.get(end)
+        if begun is None or done is None or not self.is_user(frame.f_code) or self.saw >= _LIMIT:
+            self.dropped += 1
+            return
+        self.saw += 1
+        claimed = -1 if claimed_ms < 0 else round(claimed_ms * 1e6)
+        self._sink.add(
+            ["elapsed", self.now(), self._thread(), claimed, begun[0], done[0], begun[1], done[1], self._frame(frame)]
+        )
+
+
+def _position(code: CodeType, at: int) -> tuple[int, str, int, int]:
+    """(line, function, first column from 1, one past the last) of the instruction at a byte offset; -1 if unknown."""
+    positions = list(code.co_positions())
+    line, _, column, end = positions[at // 2] if 0 <= at // 2 < len(positions) else (None, None, None, None)
+    shown = (-1 if column is None else column + 1, -1 if end is None else end + 1)
+    return line or -1, code.co_name, *shown

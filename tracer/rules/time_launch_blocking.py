@@ -1,0 +1,44 @@
+"""With every launch blocking, each small operation pays a round trip to the GPU, and nothing overlaps.
+
+Bad:
+
+    os.environ["CUDA_LAUNCH_BLOCKING"] = "1"
+    t0 = time.perf_counter()
+
+Good:
+
+    torch.cuda.synchronize()
+    t0 = time.perf_counter()
+    y = model(x)
+    torch.cuda.synchronize()
+    t1 = time.perf_counter()
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from tracer.analysis.source_timers import Source
+from tracer.results import Finding
+from tracer.rules import Evidence, Rule
+from tracer.rules._timers import judged, place_of, reported
+
+RULE = Rule(
+    id="TIME009",
+    kind="bench.launch_blocking",
+    title="times are taken with CUDA_LAUNCH_BLOCKING on",
+    severity="error",
+    fix="unset CUDA_LAUNCH_BLOCKING, which is for finding errors, not for production, and synchronize around what you time",
+)
+
+
+def find(evidence: Evidence) -> Iterator[Finding]:
+    """Timers of the run with this verdict."""
+    yield from judged(RULE, evidence.timers)
+
+
+def scan(source: Source) -> Iterator[Finding]:
+    """Where the text switches it on."""
+    for switch in source.blocking:
+        place = place_of(source.file, switch, "<module>")
+        yield reported(RULE, place, "every launch of this program waits for its kernel")
