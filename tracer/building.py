@@ -72,16 +72,18 @@ class TraceBuilder:
         self._tables.setdefault(attribute, []).append(table)
 
     def start_at_first(self) -> None:
-        """For times given as unix nanoseconds: count them all from the first span's start."""
+        """For times given as unix nanoseconds: count them all from the earliest."""
+        if self.origin_unix_ns:
+            return
         starts = [int(part["start_ns"].min()) for part in self._spans if len(part["start_ns"])]
-        if not starts or self.origin_unix_ns:
+        starts += [time for tables in self._tables.values() for table in tables for time in _first_times(table)]
+        starts += self.window_ns or ()
+        if not starts:
             return
         origin = self.origin_unix_ns = min(starts)
         for part in self._spans:
             part["start_ns"] = part["start_ns"] - origin
-        self._tables = {
-            name: [_shift(table, -origin) for table in tables] for name, tables in self._tables.items()
-        }
+        self._tables = {name: [_shift(table, -origin) for table in tables] for name, tables in self._tables.items()}
         if self.window_ns:
             self.window_ns = (self.window_ns[0] - origin, self.window_ns[1] - origin)
 
@@ -120,10 +122,18 @@ class TraceBuilder:
         return Frames(function, file, line, column, end_column, parent)
 
 
+_TIMES = ("time_ns", "start_ns", "end_ns")
+
+
+def _first_times(table: Table) -> list[int]:
+    columns = [getattr(table, name) for name in _TIMES if name in table.columns()]
+    return [int(known.min()) for column in columns if len(known := column[column != NONE])]
+
+
 def _shift(table: Table, by_ns: int) -> Table:
     """The table with its points in time moved; NONE stays NONE."""
     columns = {name: getattr(table, name) for name in table.columns()}
-    for name in ("time_ns", "start_ns", "end_ns"):
+    for name in _TIMES:
         if name in columns:
             columns[name] = np.where(columns[name] == NONE, NONE, columns[name] + by_ns)
     return type(table)(**columns)

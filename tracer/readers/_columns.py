@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -75,8 +76,10 @@ _DEVICE_LABEL = re.compile(r"^(?:GPU|NPU|XPU|HPU|MTIA|TPU|Ascend)\b\D*(\d*)")
 class EventColumns:
     """Collects the events of one file."""
 
-    def __init__(self, builder: TraceBuilder) -> None:
+    def __init__(self, builder: TraceBuilder, threads: Mapping[int, int], names: Mapping[int, str]) -> None:
         self.builder = builder
+        self._threads = threads
+        self._known_names = names
         self.losses: Counter[str] = Counter()
         self.window: list[int] = []  # stamps of the profiler's own span and end mark
         self.rows = 0
@@ -279,7 +282,7 @@ class EventColumns:
     def _owners(self, parts: dict[str, Any], places: list[Any]) -> Ints:
         """For each row on a device, the process that launched it; NONE if no process can be told."""
         kind, corr, start = parts["kind"], parts["corr"], parts["start_ns"]
-        pids = np.array([NONE if key[0] == "gpu" else integer(key[0]) for key in places] or [NONE], np.int64)
+        pids = np.array([NONE if len(key) > 2 else integer(key[0]) for key in places] or [NONE], np.int64)
         calls = np.flatnonzero((kind == Kind.CALL) & (corr > 0))
         call_pids = pids[parts["place"][calls]]
         processes = np.unique(call_pids)
@@ -299,6 +302,13 @@ class EventColumns:
             better = fits & (lateness > best)
             best[better] = lateness[better]
             owner[rows[better]] = process
+        # What no call explains belongs to whoever else uses its stream.
+        for at in np.unique(parts["place"][np.isin(kind, _ON_DEVICE) & (owner == NONE)]).tolist():
+            here = parts["place"] == at
+            known = owner[here & (owner != NONE)]
+            if len(known):
+                values, counts = np.unique(known, return_counts=True)
+                owner[here & (owner == NONE)] = values[counts.argmax()]
         return owner
 
     def _only_process(self, places: list[Any], kind: Any, place: Ids) -> int:
@@ -309,37 +319,33 @@ class EventColumns:
         return integer(places[int(np.bincount(ops).argmax())][0])
 
     def _track_ids(self, rank: int, kind: Any, place: Ids, places: list[Any], owner: Ints) -> Ids:
-        """The builder's id of each row's track."""
-        keys = place.astype(np.int64) * len(_KIND_SIDES) + np.array(_KIND_SIDES)[kind]
-        pairs, first, inverse = np.unique(keys, return_index=True, return_inverse=True)
-        track = np.empty(len(pairs), np.int32)
-        many_owners = np.unique(owner[np.isin(kind, _LAUNCHED)])
-        for at, row in enumerate(first.tolist()):
-            key = places[place[row]]
-            track[at] = self._track(rank, key, int(owner[row]), on_device=bool(_KIND_SIDES[kind[row]]))
-        result = track[inverse]
-        if len(many_owners) > 1:
-            self._split_by_owner(rank, kind, place, places, owner, result)
-        return result.astype(np.int32)
+        """The builder's id of each row's track; synchronisation records get theirs from their calls."""
+        owners, which = np.unique(owner, return_inverse=True)
+        on_device = np.isin(kind, _ON_DEVICE)
+        key = place.astype(np.int64) * (len(owners) + 1) + np.where(on_device, which + 1, 0)
+        seated = kind != Kind.WAIT
+        track = np.zeros(len(places) * (len(owners) + 1), np.int32)
+        for used in np.flatnonzero(np.bincount(key[seated])).tolist():
+            at, side = divmod(used, len(owners) + 1)
+            track[used] = self._track(rank, places[at], int(owners[side - 1]) if side else None)
+        return track[key]
 
-    def _split_by_owner(self, rank: int, kind: Any, place: Ids, places: list[Any], owner: Ints, result: Ids) -> None:
-        rows = np.flatnonzero(np.isin(kind, _LAUNCHED))
-        pairs, inverse = np.unique(np.stack([place[rows].astype(np.int64), owner[rows]]), axis=1, return_inverse=True)
-        ids = [self._track(rank, places[p], pid, on_device=True) for p, pid in pairs.T.tolist()]
-        result[rows] = np.array(ids, np.int32)[inverse.reshape(-1)]
-
-    def _track(self, rank: int, key: Any, owner: int, *, on_device: bool) -> int:
-        if key[0] == "gpu":
+    def _track(self, rank: int, key: Any, owner: int | None) -> int:
+        """The id of one track; `owner` is the process that a device's track belongs to, None for a thread."""
+        if len(key) > 2:
             _, pid, device, stream = key
             name = self.thread_names.get((integer(pid), integer(stream)), "") or f"stream {integer(stream)}"
-            return self.builder.track(rank, owner, integer(stream), max(integer(device), 0), name)
+            return self.builder.track(
+                rank, NONE if owner is None else owner, integer(stream), max(integer(device), 0), name
+            )
         pid, tid = key
         name = self.thread_names.get((integer(pid), integer(tid)), "")
-        if on_device:
+        if owner is not None:
             return self.builder.track(rank, owner, integer(tid), self._device_number(pid), name or str(tid))
         if isinstance(tid, str) and not re.search(r"\d", tid):
             name = name or tid
-        return self.builder.track(rank, integer(pid), integer(tid), NONE, name)
+        lane = self._threads.get(integer(tid), integer(tid))
+        return self.builder.track(rank, integer(pid), lane, NONE, self._known_names.get(lane) or name)
 
     def _device_number(self, pid: Any) -> int:
         label = _DEVICE_LABEL.match(self.process_labels.get(pid, ""))
@@ -352,18 +358,17 @@ class EventColumns:
         """Put each synchronisation record on the thread of its call."""
         kind, corr = parts["kind"], parts["corr"]
         waits = np.flatnonzero(kind == Kind.WAIT)
-        if not len(waits):
-            return
-        calls = np.flatnonzero((kind == Kind.CALL) & (corr > 0))
-        calls = calls[np.argsort(corr[calls], kind="stable")]
-        pids = np.array([NONE if key[0] == "gpu" else integer(key[0]) for key in places], np.int64)
-        for row in waits.tolist():
-            low, high = np.searchsorted(corr[calls], [corr[row], corr[row] + 1])
-            same = [at for at in calls[low:high].tolist() if pids[parts["place"][at]] == owner[row]]
-            if corr[row] > 0 and same:
-                track[row] = track[same[0]]
-            else:
-                track[row] = self.builder.track(rank, int(owner[row]), NONE, NONE, "thread unknown")
+        pids = np.array([NONE if len(key) > 2 else integer(key[0]) for key in places] or [NONE], np.int64)
+        for process in np.unique(owner[waits]).tolist():
+            own = waits[owner[waits] == process]
+            track[own] = self.builder.track(rank, process, NONE, NONE, "thread unknown")
+            calls = np.flatnonzero((kind == Kind.CALL) & (corr > 0) & (pids[parts["place"]] == process))
+            if not len(calls):
+                continue
+            calls = calls[np.argsort(corr[calls], kind="stable")]
+            at = calls[np.minimum(np.searchsorted(corr[calls], corr[own]), len(calls) - 1)]
+            same = corr[at] == corr[own]
+            track[own[same]] = track[at[same]]
 
     def _finish_tables(self, first: int, shift_ns: int) -> None:
         tables = (
@@ -382,9 +387,6 @@ class EventColumns:
             self.builder.add_table("counters", Counters.of(track=np.full(len(part["name"]), NONE), **part))
         for what, count in self.losses.items():
             self.builder.losses.append(Loss(what, count=count))
-
-
-_KIND_SIDES = [int(kind in _ON_DEVICE) for kind in Kind]
 
 
 class _NameIds(dict[Any, int]):

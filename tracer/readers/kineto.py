@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gzip
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -34,8 +35,19 @@ def load(path: Path) -> Trace:
     return builder.build()
 
 
-def read(path: Path, builder: TraceBuilder, rank: int | None = None) -> None:
-    """Add one file's events to a trace."""
+def read(
+    path: Path,
+    builder: TraceBuilder,
+    rank: int | None = None,
+    *,
+    threads: Mapping[int, int] | None = None,
+    names: Mapping[int, str] | None = None,
+) -> None:
+    """Add one file's events to a trace.
+
+    `threads` turns the numbers that torch gives to threads without operators into
+    those of the system; `names` are better names for threads.
+    """
     data = path.read_bytes()
     if data[:2] == b"\x1f\x8b":
         data = gzip.decompress(data)
@@ -44,7 +56,7 @@ def read(path: Path, builder: TraceBuilder, rank: int | None = None) -> None:
         raw = top.pop("traceEvents")
     except (msgspec.DecodeError, KeyError) as error:
         raise TraceError(f"{path} is not a trace of torch.profiler", why=str(error)) from error
-    columns = EventColumns(builder)
+    columns = EventColumns(builder, threads or {}, names or {})
     events = _events._as_events(raw)
     ts_ns = dur_ns = None
     if not _events.stamps_are_exact([e.ts for e in events]):
