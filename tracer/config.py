@@ -77,6 +77,19 @@ class Output(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     formats: list[str] = msgspec.field(default_factory=lambda: ["terminal", "json", "perfetto"])
 
 
+class Bench(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What `tracer bench` measures."""
+
+    setup: str = ""  # Python that runs once, before
+    candidates: dict[str, str] = {}  # name -> statement, or module:function
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    confidence: Annotated[float, msgspec.Meta(gt=0, lt=1)] = 0.95
+    precision: Annotated[float, msgspec.Meta(gt=0)] = 0.01  # half the interval over the median, at which it stops
+    rotate: str | None = None  # name, from setup, of a list of inputs; statements see each as `x`
+    flush: bool = True  # empty the L2 cache before each run
+    max_seconds: Seconds = 10.0
+
+
 class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A whole config."""
 
@@ -85,14 +98,15 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     record: Record = Record()
     output: Output = Output()
     budget: dict[str, Any] = {}
+    bench: Bench = Bench()
     base: str = ""  # folder of the file: relative scripts are looked for there; not a key
 
 
 STEP_SOURCES = ("auto", "tracer", "profiler", "optimizer", "time")
 
 
-def load_config(path: Path | str, overrides: Sequence[str] = ()) -> Config:
-    """Read a file; `overrides` are `key.path=value`."""
+def load_config(path: Path | str, overrides: Sequence[str] = (), *, needs: Literal["run", "bench"] = "run") -> Config:
+    """Read a file; `overrides` are `key.path=value`, `needs` is the section that may not be empty."""
     path = Path(path)
     try:
         text = path.read_text(encoding="utf-8")
@@ -104,16 +118,25 @@ def load_config(path: Path | str, overrides: Sequence[str] = ()) -> Config:
         ) from error
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"the config {path} cannot be read", why=str(error)) from error
-    return parse_config(text, str(path), overrides)
+    return parse_config(text, str(path), overrides, needs=needs)
 
 
-def parse_config(text: str, source: str, overrides: Sequence[str] = ()) -> Config:
+def parse_config(
+    text: str, source: str, overrides: Sequence[str] = (), *, needs: Literal["run", "bench"] = "run"
+) -> Config:
     """Make a Config of YAML text that came from `source`."""
     tree = _compose(text, source)
     if tree is None:
         raise UsageError(f"{source} is empty", fix="start with:\nrun:\n  script: train.py")
     config = _build(tree, source, overrides)
-    _check_run(config.run, source)
+    if needs == "run":
+        _check_run(config.run, source)
+    elif not config.bench.candidates:
+        raise UsageError(
+            f"{source} names nothing to measure",
+            why="`bench.candidates` is empty",
+            fix="bench:\n  candidates:\n    add: torch.add(a, b)",
+        )
     return msgspec.structs.replace(config, base=str(Path(source).resolve().parent))
 
 

@@ -269,10 +269,6 @@ class Loss:
     count: int = 1
 
 
-def _nothing(table: type[Table]) -> Any:
-    return field(default_factory=table.empty)
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class Trace:
     """What happened."""
@@ -281,18 +277,18 @@ class Trace:
     names: tuple[str, ...]
     tracks: tuple[Track, ...]
     spans: Spans
-    frames: Frames = _nothing(Frames)
-    samples: Samples = _nothing(Samples)
-    ledger: Ledger = _nothing(Ledger)
-    lines: Lines = _nothing(Lines)
-    reads: Reads = _nothing(Reads)
-    event_timings: EventTimings = _nothing(EventTimings)
-    steps: Steps = _nothing(Steps)
-    counters: Counters = _nothing(Counters)
-    ops: OpDetails = _nothing(OpDetails)
-    work: WorkDetails = _nothing(WorkDetails)
-    waits: WaitDetails = _nothing(WaitDetails)
-    collectives: Collectives = _nothing(Collectives)
+    frames: Frames = field(default_factory=Frames.empty)
+    samples: Samples = field(default_factory=Samples.empty)
+    ledger: Ledger = field(default_factory=Ledger.empty)
+    lines: Lines = field(default_factory=Lines.empty)
+    reads: Reads = field(default_factory=Reads.empty)
+    event_timings: EventTimings = field(default_factory=EventTimings.empty)
+    steps: Steps = field(default_factory=Steps.empty)
+    counters: Counters = field(default_factory=Counters.empty)
+    ops: OpDetails = field(default_factory=OpDetails.empty)
+    work: WorkDetails = field(default_factory=WorkDetails.empty)
+    waits: WaitDetails = field(default_factory=WaitDetails.empty)
+    collectives: Collectives = field(default_factory=Collectives.empty)
     window_ns: tuple[int, int] | None = None  # what was recorded; None: from the first to the last span
     sources: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))  # file -> text
     losses: tuple[Loss, ...] = ()

@@ -195,7 +195,7 @@ class Recorder:
             claimed = -1.0
             try:
                 claimed = elapsed_time(self, end_event)
-                return claimed
+                return float(claimed)
             finally:
                 recorder.elapsed(self, end_event, claimed, sys._getframe(1))
 

@@ -27,6 +27,11 @@ def render_diff(diff: Diff) -> str:
     return _dump(diff)
 
 
+def render_benchmark(result: Benchmark) -> str:
+    """The whole Benchmark, indented, for `tracer diff`."""
+    return _dump(result)
+
+
 def _dump(result: Audit | Diff | Benchmark) -> str:
     plain = msgspec.to_builtins(result, enc_hook=_plain, str_keys=True)
     encoded = msgspec.json.encode(_printable(plain))
