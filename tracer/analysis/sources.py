@@ -16,10 +16,10 @@ from pathlib import PurePosixPath
 # Packages as they appear in trimmed paths ("torch/_tensor.py"), where no site-packages is left to tell.
 _NAMES = (
     "torch torchvision torchaudio torchtitan torchmetrics functorch triton transformers accelerate diffusers peft "
-    "trl datasets tokenizers huggingface_hub safetensors lightning pytorch_lightning lightning_fabric deepspeed megatron apex "
-    "flash_attn xformers bitsandbytes vllm sglang numpy scipy pandas sklearn PIL cv2 einops tqdm wandb tensorboard "
-    "matplotlib jax flax jaxlib tensorflow keras cupy numba ray dask joblib pytest _pytest pluggy IPython ipykernel "
-    "tornado traitlets viztracer pyinstrument timm kornia e3nn dgl torch_geometric pydantic rich click typer "
+    "trl datasets tokenizers huggingface_hub safetensors lightning pytorch_lightning lightning_fabric deepspeed "
+    "megatron apex flash_attn xformers bitsandbytes vllm sglang numpy scipy pandas sklearn PIL cv2 einops tqdm wandb "
+    "tensorboard matplotlib jax flax jaxlib tensorflow keras cupy numba ray dask joblib pytest _pytest pluggy IPython "
+    "ipykernel tornado traitlets viztracer pyinstrument timm kornia e3nn dgl torch_geometric pydantic rich click typer "
     "omegaconf hydra fsspec aiohttp requests sympy networkx jinja2 torchao torchdata"
 )
 _LIBRARIES = frozenset(_NAMES.split())
@@ -48,6 +48,17 @@ CALLS_OF_OP: Mapping[str, frozenset[str]] = {
     "aten::copy_": frozenset({"cpu", "cuda", "to", "copy_", "tolist", "numpy", "tensor", "as_tensor"}),
     "aten::to": frozenset({"cpu", "cuda", "to", "tolist", "tensor", "as_tensor"}),
     "aten::_to_copy": frozenset({"cpu", "cuda", "to", "tolist", "tensor", "as_tensor"}),
+}
+
+# A special method is called by writing something else.
+WRITTEN: Mapping[str, frozenset[str]] = {
+    "__format__": frozenset({"format"}),
+    "__repr__": frozenset({"print", "repr", "str"}),
+    "__bool__": frozenset({"bool", "if"}),
+    "__float__": frozenset({"float"}),
+    "__int__": frozenset({"int"}),
+    "__len__": frozenset({"len"}),
+    "__getitem__": frozenset({"mask"}),
 }
 
 
@@ -99,14 +110,21 @@ class Sources:
         return file in self._texts or not is_library_path(file)
 
     def line(self, file: str, number: int) -> str:
-        """The text of a line, without its indentation; "" if it is not at hand."""
+        """The text of a line as it stands in the file; "" if it is not at hand."""
         key = self.path_of(file)
         if key is None:
             return ""
         if key not in self._lines:
             self._lines[key] = self._texts[key].splitlines()
         lines = self._lines[key]
-        return lines[number - 1].strip() if 0 < number <= len(lines) else ""
+        return lines[number - 1] if 0 < number <= len(lines) else ""
+
+    def characters(self, file: str, line: int, column: int, end_column: int) -> tuple[int, int]:
+        """Columns counted in characters, from Python's own, which count UTF-8 bytes."""
+        text = self.line(file, line).encode()
+        if len(text) < end_column - 1 or text.isascii():
+            return column, end_column
+        return tuple(len(text[: at - 1].decode(errors="ignore")) + 1 for at in (column, end_column))  # type: ignore
 
     def candidates(
         self, file: str, line: int, function: str, names: frozenset[str]
@@ -116,7 +134,8 @@ class Sources:
         if body is None:
             return []
         found = {place for node in _own_nodes(body) for place in _places(node, names)}
-        return sorted(found, key=lambda place: (place[0], place[1] or (0, 0)))
+        ordered = sorted(found, key=lambda place: (place[0], place[1] or (0, 0)))
+        return [(at, self.characters(file, at, *columns) if columns else None) for at, columns in ordered]
 
     def columns_on(self, file: str, line: int, names: frozenset[str]) -> tuple[int, int] | None:
         """Columns of the only such call on a line; None if there are several or none."""
@@ -125,7 +144,7 @@ class Sources:
             return None
         nodes = (n for n in ast.walk(tree) if getattr(n, "lineno", 0) <= line <= (getattr(n, "end_lineno", 0) or 0))
         found = {columns for node in nodes for at, columns in _places(node, names) if at == line and columns}
-        return found.pop() if len(found) == 1 else None
+        return self.characters(file, line, *found.pop()) if len(found) == 1 else None
 
     def _tree(self, file: str) -> ast.Module | None:
         key = self.path_of(file)

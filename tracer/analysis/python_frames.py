@@ -1,0 +1,91 @@
+"""Python functions that the profiler recorded, as places: the last resort, since they know only a def line."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from tracer.analysis.sources import CALLS_OF_OP, Sources
+from tracer.results import Place
+from tracer.trace import NONE, Kind, Trace
+
+_PYTHON_NAME = re.compile(r"^(?P<file>.+?)\((?P<line>\d+)\): (?P<function>.+)$", re.DOTALL)
+_BUILTIN_NAME = re.compile(r"^<(?:built-in method|built-in function|method|slot wrapper) '?(?P<name>\w+)")
+
+
+class PythonFrames:
+    """Chains of recorded functions; equal chains share a number, so that a loop is resolved once."""
+
+    def __init__(self, trace: Trace, sources: Sources) -> None:
+        self._trace = trace
+        self._sources = sources
+        self._chains: dict[tuple[int, int], int] = {}
+        self._links: list[tuple[int, int]] = []  # (name, chain of the caller)
+        self._of_span: dict[int, int] = {}
+
+    def chain_of(self, row: int) -> int:
+        """The number of the chain of functions around a span, NONE without any."""
+        waiting = []
+        at = self._function_at(row)
+        while at != NONE and at not in self._of_span:
+            waiting.append(at)
+            at = self._function_at(int(self._trace.spans.parent[at]))
+        chain = self._of_span[at] if at != NONE else NONE
+        for function in reversed(waiting):
+            chain = self._of_span[function] = self._intern(int(self._trace.spans.name[function]), chain)
+        return chain
+
+    def _function_at(self, row: int) -> int:
+        spans = self._trace.spans
+        while row != NONE and spans.kind[row] != Kind.PYTHON:
+            row = int(spans.parent[row])
+        return row
+
+    def _intern(self, name: int, caller: int) -> int:
+        key = (name, caller)
+        if key not in self._chains:
+            self._chains[key] = len(self._links)
+            self._links.append(key)
+        return self._chains[key]
+
+    def stack(self, chain: int, wanted: frozenset[str]) -> Iterator[Place]:
+        """Places of a chain, innermost first; `wanted` is how the call at its end is written."""
+        while chain != NONE:
+            name, chain = self._links[chain]
+            text = self._trace.names[name]
+            builtin = _BUILTIN_NAME.match(text)
+            if builtin:
+                wanted = frozenset({builtin["name"]})
+                continue
+            place = self._place(text, wanted)
+            if place:
+                yield place
+                # Further out, the call is that of this function.
+                wanted = frozenset({place.function.rpartition(".")[2]})
+
+    def _place(self, text: str, wanted: frozenset[str]) -> Place | None:
+        """A function's def line, unless its text shows exactly one call that can be meant."""
+        match = _PYTHON_NAME.match(text)
+        if not match:
+            return None
+        file, line, function = match["file"], int(match["line"]), match["function"]
+        found = self._sources.candidates(file, line, function, wanted) if wanted else []
+        if len(found) == 1:
+            at, columns = found[0]
+            return Place(file, at, function, columns, "source", True, self._sources.line(file, at))
+        return Place(file, line, function, None, "events", False, self._sources.line(file, line))
+
+
+def calls_around(trace: Trace, row: int) -> frozenset[str]:
+    """How the call that made this span may be written: by the outermost operator below Python."""
+    spans, names = trace.spans, trace.names
+    outermost = NONE
+    at = row
+    while at != NONE and spans.kind[at] != Kind.PYTHON:
+        if spans.kind[at] == Kind.OP:
+            outermost = int(spans.name[at])
+        at = int(spans.parent[at])
+    if outermost == NONE:
+        return frozenset()
+    name = names[outermost]
+    return CALLS_OF_OP.get(name, frozenset({name.removeprefix("aten::")}))
