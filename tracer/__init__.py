@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 __version__ = "0.1.0"
 
@@ -16,10 +16,6 @@ _HOMES = {
     "forbid_syncs": "tracer.recording.ledger",
 }
 __all__ = sorted(_HOMES)
-
-if TYPE_CHECKING:
-    from tracer.auditor import audit
-    from tracer.readers import load
 
 
 def __getattr__(name: str) -> Any:

@@ -58,10 +58,12 @@ class Table:
 
     @classmethod
     def columns(cls) -> tuple[str, ...]:
+        """The names of the columns."""
         return tuple(f.name for f in fields(cls))  # type: ignore[arg-type]
 
     @classmethod
     def empty(cls) -> Self:
+        """A table without rows."""
         return cls(**{f.name: np.empty(0, _DTYPES[str(f.type)]) for f in fields(cls)})  # type: ignore[arg-type]
 
     @classmethod
@@ -106,6 +108,7 @@ class Track:
 
     @property
     def on_gpu(self) -> bool:
+        """Whether this is a device's row."""
         return self.device != NONE
 
 
@@ -124,6 +127,7 @@ class Spans(Table):
 
     @property
     def end_ns(self) -> Ints:
+        """When each span ended."""
         return self.start_ns + self.dur_ns
 
 

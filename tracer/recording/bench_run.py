@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import importlib
-import os
 import re
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from tracer.config import Bench
@@ -23,7 +23,7 @@ def run_bench(config: Bench, base: str) -> Benchmark:
     Raises UsageError for a candidate that is no statement and no function. What the
     user's own code raises comes through unchanged.
     """
-    sys.path.insert(0, base or os.getcwd())
+    sys.path.insert(0, base or str(Path.cwd()))
     space: dict[str, Any] = {"__name__": "__bench__"}
     exec(_compile(config.setup, "bench.setup", "exec"), space)
     functions = {name: _function(name, text, space, config.rotate) for name, text in config.candidates.items()}

@@ -28,7 +28,7 @@ RULE = Rule(
     kind="bench.launch_blocking",
     title="times are taken with CUDA_LAUNCH_BLOCKING on",
     severity="error",
-    fix="unset CUDA_LAUNCH_BLOCKING, which is for finding errors, not for production, and synchronize around what you time",
+    fix="unset CUDA_LAUNCH_BLOCKING, which is for finding errors only, and synchronize around what you time",
 )
 
 

@@ -1,0 +1,144 @@
+"""The static half: timers in source text. Each text is a program of some lines."""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+import textwrap
+
+import pytest
+
+from tests.shared import CASES
+from tracer.analysis.source_timers import find_timers, read_source
+from tracer.checking import check_paths
+from tracer.commands import main
+
+HEAD = "import time\nimport torch\nx = torch.randn(8, device='cuda')\n"
+
+
+def found(body: str) -> list[tuple[str, int]]:
+    """(class word, line of the body) of all findings."""
+    from tracer.plugins import modules_in
+
+    source = read_source("f.py", HEAD + textwrap.dedent(body))
+    assert source is not None
+    scans = [m.scan for m in modules_in("tracer.rules") if hasattr(m, "scan")]
+    return sorted((f.kind, f.place.line - HEAD.count("\n")) for scan in scans for f in scan(source))
+
+
+LYING = {
+    "plain": "t0 = time.perf_counter()\ny = model(x)\nt1 = time.perf_counter()\nprint(t1 - t0)",
+    "subtracted in place": "t0 = time.time()\ny = model(x)\nz = 1\nprint(time.time() - t0)",
+    "in a function": "def f():\n    t0 = time.time()\n    y = x @ x\n    return time.time() - t0",
+    "attribute": "self.t0 = time.monotonic()\nloss.backward()\nself.took = time.monotonic() - self.t0",
+    "wait before the work": "t0 = time.time()\ntorch.cuda.synchronize()\ny = model(x)\nd = time.time() - t0",
+    "arithmetic on tensors": "y = x * 2\nt0 = time.time()\nz = y * y\nw = z + y\nd = time.time() - t0",
+    "in a loop": "for i in range(9):\n    t0 = time.time()\n    step(x)\n    d = time.time() - t0",
+}
+HONEST = {
+    "synchronize": "t0 = time.time()\ny = model(x)\ntorch.cuda.synchronize()\nd = time.time() - t0",
+    "item": "t0 = time.time()\ny = model(x).sum().item()\nd = time.time() - t0",
+    "cpu": "t0 = time.time()\ny = model(x)\nz = y.cpu()\nd = time.time() - t0",
+    "event wait": "t0 = time.time()\ny = model(x)\nev.synchronize()\nd = time.time() - t0",
+    "own helper": "def now():\n    torch.cuda.synchronize()\n    return time.time()\nt0 = now()\ny = model(x)\nd = now() - t0",
+    "helper that waits": "def wait():\n    torch.cuda.synchronize()\nt0 = time.time()\ny = f(x)\nwait()\nd = time.time() - t0",
+    "conditional wait": "t0 = time.time()\ny = f(x)\nif cuda:\n    torch.cuda.synchronize()\nd = time.time() - t0",
+    "nothing on the GPU": "t0 = time.time()\nprint('x', len(str(3)))\nd = time.time() - t0",
+    "do_bench": "t0 = time.time()\nms = do_bench(lambda: f(x))\nd = time.time() - t0",
+    "dates": "a = time.time()\ny = f(x)\nlog(time.time())",
+    "events, waited": "e0.record()\ny = f(x)\ne1.record()\ne1.synchronize()\nms = e0.elapsed_time(e1)",
+    "events, waited, then more work": (
+        "e0.record()\ny = f(x)\ne1.record()\ntorch.cuda.synchronize()\nz = f(x)\nms = e0.elapsed_time(e1)"
+    ),
+}
+
+
+@pytest.mark.parametrize("body", LYING.values(), ids=LYING)
+def test_a_timer_that_nothing_waits_for_is_named_at_its_end(body):
+    kinds = found(body)
+
+    end = max(
+        line for line, text in enumerate(body.splitlines(), 1) if re.search(r"(time|monotonic|counter)\(\)", text)
+    )
+    assert kinds == [("bench.no_sync", end)]
+
+
+@pytest.mark.parametrize("body", HONEST.values(), ids=HONEST)
+def test_honest_timers_are_left_alone(body):
+    assert found(body) == []
+
+
+def test_work_before_the_start_is_named_at_the_start():
+    assert found("y = model(x)\nt0 = time.time()\nz = f(x)\ntorch.cuda.synchronize()\nd = time.time() - t0") == [
+        ("bench.dirty_start", 2)
+    ]
+
+
+def test_events_asked_too_early_are_named():
+    assert found("e0.record()\ny = f(x)\ne1.record()\nms = e0.elapsed_time(e1)") == [("bench.event_not_ready", 4)]
+
+
+def test_the_switch_is_named_where_it_is_set():
+    assert found("import os\nos.environ['CUDA_LAUNCH_BLOCKING'] = '1'") == [("bench.launch_blocking", 2)]
+
+
+def test_columns_cover_the_read():
+    (timer,) = find_timers(ast.parse("t0 = time.time()\ny = f(x)\nd = time.time() - t0"))
+
+    assert (timer.end.column, timer.end.end_column) == (5, 16)
+
+
+@pytest.mark.parametrize(
+    ("case", "expected"),
+    [
+        ("BM01", {("bench.no_sync", 25)}),
+        ("BM02", {("bench.dirty_start", 21)}),
+        ("BM03", set()),
+        ("BM06", {("bench.event_not_ready", 24)}),
+        ("BM07", set()),
+        ("BM08", set()),
+        ("BM10", {("bench.no_sync", 24)}),
+        ("BM11", set()),
+        ("BM12", {("bench.launch_blocking", 4)}),
+    ],
+)
+def test_handed_cases(case, expected):
+    audit = check_paths([str(CASES / "inputs" / f"{case}.py")])
+
+    assert {(f.kind, f.place.line) for f in audit.findings} == expected
+
+
+def test_the_command_walks_a_folder_and_says_what_it_could_not_read(tmp_path, capsys):
+    (tmp_path / "lying.py").write_text(HEAD + LYING["plain"])
+    (tmp_path / "honest.py").write_text(HEAD + HONEST["item"])
+    (tmp_path / "broken.py").write_text("def (:")
+    (tmp_path / ".hidden").mkdir()
+    (tmp_path / ".hidden" / "lying.py").write_text(HEAD + LYING["plain"])
+
+    status = main(["check", str(tmp_path)])
+
+    out = capsys.readouterr().out
+    assert status == 1
+    assert re.search(r"lying\.py:6:6: TIME001 .*may stop before", out)
+    assert "broken.py was not looked at" in out
+    assert "1 findings in 3 files" in out
+
+
+def test_json_has_findings_as_in_the_audit(tmp_path, capsys):
+    (tmp_path / "lying.py").write_text(HEAD + LYING["plain"])
+
+    status = main(["check", str(tmp_path), "--format", "json"])
+
+    (finding,) = json.loads(capsys.readouterr().out)["findings"]
+    assert status == 1
+    assert (finding["rule"], finding["kind"], finding["place"]["line"]) == ("TIME001", "bench.no_sync", 6)
+    assert finding["place"]["excerpt"] == "t1 = time.perf_counter()"
+
+
+def test_nothing_found_is_status_0_and_a_missing_path_2(tmp_path, capsys):
+    (tmp_path / "honest.py").write_text(HEAD + HONEST["cpu"])
+
+    assert main(["check", str(tmp_path)]) == 0
+    assert main(["check", str(tmp_path / "nowhere")]) == 2
+    assert "does not exist" in capsys.readouterr().err
