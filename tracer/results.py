@@ -82,6 +82,15 @@ class Finding:
         default_factory=dict
     )  # numbers of the rule: claimed_ns, ratio, ...
 
+    @property
+    def identity(self) -> tuple[str, ...]:
+        """What stays the same when lines move or files lie elsewhere: rule, call, file, function, the line's text."""
+        place = self.place or self.library_place
+        if place is None:
+            return (self.rule, self.op, "", "", str(self.device))
+        file = place.file.replace("\\", "/").rpartition("/")[2]
+        return (self.rule, self.op, file, place.function, place.excerpt.strip() or str(place.line))
+
 
 @dataclass(frozen=True, slots=True)
 class Step:
@@ -262,7 +271,8 @@ class BudgetLine:
     actual: float
     unit: str
     ok: bool
-    place: Place | None = None
+    place: Place | None = None  # the dearest line that broke it
+    tolerance: float = 0.0  # fraction of the limit by which it may be passed
 
 
 @dataclass(frozen=True, slots=True)

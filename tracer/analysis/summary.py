@@ -36,7 +36,7 @@ def cause_words(cause: str) -> str:
 def summarise(audit: Audit) -> Summary:
     """Means over the recorded steps; over the devices' windows if there are no steps."""
     steps = audit.steps
-    numbers = max(1, len({step.number for step in steps}))
+    numbers = max(1, len({(step.rank, step.number) for step in steps}))
     calls = sum(f.count for f in audit.findings if f.kind.startswith("sync"))
     busy = idle = None
     if steps:
@@ -51,7 +51,7 @@ def summarise(audit: Audit) -> Summary:
             busy, idle = fmean(d.busy_ns for d in audit.devices), fmean(d.idle_ns for d in audit.devices)
     summary = Summary(
         of="step" if steps else "window",
-        steps=len(steps),
+        steps=numbers if steps else 0,
         wall_ns=wall,
         busy_ns=busy,
         idle_ns=idle,

@@ -120,6 +120,8 @@ def amount(number: float, unit: str) -> str:
 
 def unused(acceptance: Acceptance) -> str:
     """That a comment in the source accepts nothing."""
+    if not acceptance.reason:
+        return f"`# tracer: ok {acceptance.rule}` gives no reason, so it accepts nothing: write one after the rule"
     return f"`# tracer: ok {acceptance.rule}` accepts nothing here: remove it"
 
 

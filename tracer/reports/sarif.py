@@ -93,7 +93,7 @@ def _rules(findings: list[Finding]) -> list[dict[str, Any]]:
 def _result(found: Finding, audit: Audit | None, seen: Counter[str]) -> dict[str, Any]:
     place = _shown(found)
     assert place is not None
-    mark = _fingerprint(found, place)
+    mark = _fingerprint(found)
     seen[mark] += 1
     level = "note" if found.harmless else _LEVELS.get(found.severity, "warning")
     result: dict[str, Any] = {
@@ -181,9 +181,8 @@ def _utf16(line: str, column: int) -> int:
     return len(line[: column - 1].encode("utf-16-le", "surrogatepass")) // 2 + 1
 
 
-def _fingerprint(found: Finding, place: Place) -> str:
-    parts = (found.rule, found.op, place.file, place.function, place.excerpt.strip() or str(place.line))
-    return hashlib.sha256("\0".join(parts).encode("utf-8", "surrogatepass")).hexdigest()[:16]
+def _fingerprint(found: Finding) -> str:
+    return hashlib.sha256("\0".join(found.identity).encode("utf-8", "surrogatepass")).hexdigest()[:16]
 
 
 def _notifications(audit: Audit) -> Iterator[dict[str, Any]]:

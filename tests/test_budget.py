@@ -1,0 +1,198 @@
+from dataclasses import replace
+
+import pytest
+
+from tests.audits import MS, finding, make_audit, place
+from tracer.analysis.accept import accept, find_comments
+from tracer.analysis.baseline import compare_with_baseline, dump_baseline, parse_baseline
+from tracer.analysis.budget import apply_budget, parse_budget
+from tracer.analysis.finish import finish
+from tracer.errors import TraceError, UsageError
+
+
+def check(budget, **changes):
+    return apply_budget(make_audit(**changes), parse_budget(budget)).budget
+
+
+@pytest.mark.parametrize(
+    ("budget", "actual", "unit", "ok"),
+    [
+        ({"gpu_idle": "40%"}, 37.157, "%", True),
+        ({"gpu_idle": "20%"}, 37.157, "%", False),
+        ({"gpu_idle": {"max": "30%", "tolerance": "25%"}}, 37.157, "%", True),
+        ({"host_held": "3ms"}, 3.4 * MS, "ns", False),
+        ({"host_held": {"max": "28ms", "per": "total"}}, 27.2 * MS, "ns", True),
+        ({"gpu_busy": {"min": "80%"}}, 60.622, "%", False),
+        ({"implicit_syncs": 2}, 2.0, "", True),
+        ({"syncs": 2}, 3.0, "", False),
+        ({"SYNC001": 0}, 8.0, "", False),
+        ({"SYNC001": {"held": "4ms"}}, 3.25 * MS, "ns", True),
+        ({"sync.item": 1}, 2.0, "", False),
+        ({"train.py": {"idle": "1ms"}}, 2.575 * MS, "ns", False),
+        ({"train.py:18": 1}, 1.0, "", True),
+        ({"app/train.py:17": {"count": 7, "per": "total"}}, 8.0, "", False),
+        ({"other.py": 0}, 0.0, "", True),
+        ({"launching.max_queue_depth": 100}, 141.0, "", False),
+        ({"pace.untraced_ns": "10ms"}, 9.0 * MS, "ns", True),
+        ({"findings": 3}, 3.0, "", True),
+    ],
+)
+def test_any_figure_of_the_audit_can_be_limited(budget, actual, unit, ok):
+    (line,) = check(budget)
+
+    assert line.actual == pytest.approx(actual, rel=1e-3)
+    assert (line.unit, line.ok) == (unit, ok)
+
+
+def test_a_broken_limit_names_the_dearest_line():
+    first, second, third = check({"gpu_idle": "20%", "SYNC004": 0, "wall": "20ms"})
+
+    assert (first.place.line, second.place.line, third.place) == (17, 18, None)
+
+
+def test_an_accepted_finding_breaks_no_limit():
+    (line,) = check({"SYNC001": 0}, sources={"/app/train.py": accepting(17, "# tracer: ok SYNC001 once an epoch")})
+
+    assert (line.ok, line.actual) == (True, 0.0)
+
+
+def test_common_tolerance_holds_where_none_is_given():
+    loose, strict = check({"tolerance": "15%", "host_held": "3ms", "wall": {"max": "11ms", "tolerance": 0}})
+
+    assert (loose.ok, strict.ok) == (True, False)
+
+
+@pytest.mark.parametrize(
+    ("budget", "said"),
+    [
+        ({"gpu_idel": "20%"}, "did you mean gpu_idle"),
+        ({"gpu_idle": 20}, "a time (2ms) or a share (20%)"),
+        ({"SYNC001": "20%"}, "a number (2)"),
+        ({"wall": {"per": "step"}}, "no limit"),
+        ({"wall": {"max": "1ms", "per": "epoch"}}, "per: total"),
+        ({"wall": {"max": "soon"}}, "no limit"),
+        ({"wall": {"maximum": "1ms"}}, "maximum"),
+        ({"launching.nonsense": 3}, "no number"),
+    ],
+)
+def test_a_wrong_budget_says_what_to_write(budget, said):
+    with pytest.raises(UsageError) as caught:
+        check(budget)
+
+    assert said in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("budget", "changes", "said"),
+    [({"gpu_idle": "20%"}, {"devices": ()}, "no GPU"), ({"SYNC001": 3}, {"steps": ()}, "no steps")],
+)
+def test_what_the_trace_cannot_tell_is_no_pass(budget, changes, said):
+    with pytest.raises(TraceError) as caught:
+        check(budget, **changes)
+
+    assert said in str(caught.value)
+
+
+def test_without_steps_a_limit_of_none_still_holds():
+    (line,) = check({"SYNC001": 0}, steps=())
+
+    assert (line.ok, line.actual) == (False, 8.0)
+
+
+def accepting(number, comment, text=make_audit().sources["/app/train.py"]):
+    lines = text.splitlines()
+    lines[number - 1] += "  " + comment
+    return "\n".join(lines) + "\n"
+
+
+def test_a_comment_accepts_with_its_reason_and_an_idle_one_is_listed():
+    text = accepting(17, "# tracer: ok SYNC001: logged once an epoch")
+    text = accepting(13, "# tracer: ok SYNC009 left over", text)
+
+    audit = accept(make_audit(sources={"/app/train.py": text}))
+
+    assert [f.accepted for f in audit.findings] == ["logged once an epoch", "", "", ""]
+    assert [(a.rule, a.place.line, a.used) for a in audit.acceptances] == [
+        ("SYNC009", 13, False),
+        ("SYNC001", 17, True),
+    ]
+
+
+def test_a_comment_without_a_reason_accepts_nothing():
+    audit = accept(make_audit(sources={"/app/train.py": accepting(17, "# tracer: ok SYNC001")}))
+
+    assert [f.accepted for f in audit.findings] == ["", "", "", ""]
+    assert [(a.used, a.reason) for a in audit.acceptances] == [(False, "")]
+
+
+def test_a_comment_holds_for_its_whole_statement_and_alone_for_the_next():
+    text = "a = f(\n    x.item(),\n    2,\n)  # tracer: ok SYNC001 cheap\n# tracer: ok SYNC002, SYNC003 slow path\n\nb = 1\n"
+
+    comments = list(find_comments(text))
+
+    assert [(c.first, c.last, c.rules, c.reason) for c in comments] == [
+        (1, 4, ("SYNC001",), "cheap"),
+        (7, 7, ("SYNC002", "SYNC003"), "slow path"),
+    ]
+
+
+def test_a_string_accepts_nothing_and_a_broken_file_does_no_harm():
+    assert list(find_comments('x = "# tracer: ok SYNC001 no"\n')) == []
+    assert [c.rules for c in find_comments("x = 1  # tracer: ok SYNC001 yes\ndef f(:\n   '''")] == [("SYNC001",)]
+
+
+def test_only_what_a_baseline_does_not_know_breaks_the_check():
+    before = make_audit(findings=(finding(),))
+    moved = finding(place=replace(place(17), line=21))
+    fresh = finding(id="SYNC004-1", rule="SYNC004", place=place(18))
+    baseline = parse_baseline(dump_baseline(before), "baseline.json")
+
+    same = compare_with_baseline(make_audit(findings=(moved,)), baseline, "baseline.json")
+    more = compare_with_baseline(make_audit(findings=(moved, fresh)), baseline, "baseline.json")
+
+    assert [line.ok for line in same.budget] == [True]
+    assert [(line.ok, line.actual, line.place.line) for line in more.budget] == [(False, 1.0, 18)]
+    assert [f.baseline for f in more.findings] == ["known", "new"]
+
+
+def test_a_second_finding_like_a_known_one_is_new():
+    baseline = parse_baseline(dump_baseline(make_audit(findings=(finding(),))), "b")
+
+    audit = compare_with_baseline(make_audit(findings=(finding(), finding())), baseline)
+
+    assert [f.baseline for f in audit.findings] == ["known", "new"]
+
+
+def test_what_costs_nothing_or_is_accepted_is_never_new():
+    baseline = parse_baseline(dump_baseline(make_audit(findings=())), "b")
+    findings = (finding(harmless=True), finding(severity="info"))
+
+    audit = compare_with_baseline(make_audit(findings=findings), baseline)
+
+    assert audit.budget[0].ok
+
+
+def test_a_file_that_is_no_baseline_says_how_to_write_one():
+    with pytest.raises(UsageError) as caught:
+        parse_baseline(b"[]", "b.json")
+
+    assert "--write-baseline b.json" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({}, "GPU idle 37 % of the step; two waits cost 2.58 ms of 11.2 ms; the largest part of the rest is launch"),
+        ({"devices": ()}, "No GPU in this trace"),
+        ({"findings": (), "idle": {"launch.bound": 33 * MS}}, "GPU idle 37 % of the step; mostly launch overhead"),
+        ({"steps": ()}, "GPU idle 39 % of the window"),
+    ],
+)
+def test_the_headline_says_idle_then_its_price_then_the_rest(changes, said):
+    assert make_audit(**changes).summary.headline.startswith(said)
+
+
+def test_finish_applies_a_budget():
+    audit = finish(make_audit(), {"wall": "20ms"})
+
+    assert [(line.name, line.ok) for line in audit.budget] == [("wall a step", True)]
