@@ -47,6 +47,8 @@ HONEST = {
     "nothing on the GPU": "t0 = time.time()\nprint('x', len(str(3)))\nd = time.time() - t0",
     "do_bench": "t0 = time.time()\nms = do_bench(lambda: f(x))\nd = time.time() - t0",
     "dates": "a = time.time()\ny = f(x)\nlog(time.time())",
+    "a condition on a tensor": "t0 = time.time()\nif f(x).max() > 1:\n    stop()\nd = time.time() - t0",
+    "a while loop on a tensor": "t0 = time.time()\nwhile f(x).any():\n    pass\nd = time.time() - t0",
     "events, waited": "e0.record()\ny = f(x)\ne1.record()\ne1.synchronize()\nms = e0.elapsed_time(e1)",
     "events, waited, then more work": (
         "e0.record()\ny = f(x)\ne1.record()\ntorch.cuda.synchronize()\nz = f(x)\nms = e0.elapsed_time(e1)"
@@ -100,7 +102,7 @@ def test_columns_cover_the_read():
         ("BM08", set()),
         ("BM10", {("bench.no_sync", 24)}),
         ("BM11", set()),
-        ("BM12", {("bench.launch_blocking", 4)}),
+        ("BM12", {("bench.launch_blocking", 4), ("bench.launch_blocking", 16)}),
     ],
 )
 def test_handed_cases(case, expected):

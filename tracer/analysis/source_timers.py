@@ -218,12 +218,15 @@ class _Scope:
             return
         if isinstance(node, ast.If):
             # `if cuda: synchronize()` and `if not cuda: return` are how portable timers look: a wait in one arm counts.
-            self._expression(node.test)
+            self._test(node.test)
             for part in (*node.body, *node.orelse):
                 self._statement(part)
             return
         if isinstance(node, ast.For | ast.AsyncFor | ast.While | ast.With | ast.AsyncWith | ast.Try):
             self._block(node)
+            return
+        if isinstance(node, ast.Assert):
+            self._test(node.test)
             return
         value = getattr(node, "value", None)
         if isinstance(node, ast.Assign | ast.AnnAssign) and isinstance(value, ast.Call) and self._reads(value):
@@ -243,10 +246,19 @@ class _Scope:
         is_class = isinstance(value, ast.Call) and _called(value)[:1].isupper()
         return not is_class and bool(names & self.tensors or "torch" in names)
 
+    def _test(self, node: ast.expr) -> None:
+        """A condition; one on a tensor waits for its value."""
+        self._expression(node)
+        calls = [_called(inner) for inner in ast.walk(node) if isinstance(inner, ast.Call)]
+        names = {inner.id for inner in ast.walk(node) if isinstance(inner, ast.Name)}
+        if names & self.tensors or any(name not in _HOST_CALLS for name in calls):
+            self._wait()
+
     def _block(self, node: ast.stmt) -> None:
-        for name in ("iter", "test"):
-            if (child := getattr(node, name, None)) is not None:
-                self._expression(child)
+        if (iterated := getattr(node, "iter", None)) is not None:
+            self._expression(iterated)
+        if isinstance(node, ast.While):
+            self._test(node.test)
         for item in getattr(node, "items", []):
             self._expression(item.context_expr)
         for part in ("body", "handlers", "orelse", "finalbody"):
@@ -296,12 +308,15 @@ class _Scope:
             self.events[event] = _Open(_read(node))
             self.happened[event] = not self.unfinished
         elif _waits(node, self.waiting):
-            self.unfinished = False
-            self.happened = dict.fromkeys(self.happened, True)
-            for timer in self._open():
-                timer.waited = True
+            self._wait()
         elif name and name not in _HOST_CALLS:
             self._launch(dirties=name not in _FACTORIES)
+
+    def _wait(self) -> None:
+        self.unfinished = False
+        self.happened = dict.fromkeys(self.happened, True)
+        for timer in self._open():
+            timer.waited = True
 
     def _launch(self, dirties: bool = True) -> None:
         self.unfinished |= dirties

@@ -21,7 +21,7 @@ from collections.abc import Iterator
 from tracer.analysis.source_timers import Source
 from tracer.results import Finding
 from tracer.rules import Evidence, Rule
-from tracer.rules._timers import judged, place_of, reported
+from tracer.rules._timers import judged, place_of, reported, suspected
 
 RULE = Rule(
     id="TIME009",
@@ -42,3 +42,6 @@ def scan(source: Source) -> Iterator[Finding]:
     for switch in source.blocking:
         place = place_of(source.file, switch, "<module>")
         yield reported(RULE, place, "every launch of this program waits for its kernel")
+    for timer in source.timers if source.blocking else ():
+        if timer.launches:
+            yield suspected(RULE, source.file, timer, "times blocking launches, each with a round trip to the GPU")
