@@ -1,0 +1,223 @@
+"""Marks on a GPU that is a row of queues."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from tests.fake_gpu import ASSERT, FakeGpu
+from tracer.recording.bracket import find_brackets
+from tracer.recording.linewatch import LineWatch
+from tracer.recording.marks import SPARSE_NS, Marks, is_cuda_error
+from tracer.recording.ring import LINE, NO_SLOT, read_ring
+
+CODE = compile("pass", "train.py", "exec")
+
+
+@pytest.fixture
+def gpu():
+    return FakeGpu()
+
+
+@pytest.fixture
+def marks(tmp_path, gpu):
+    return Marks(tmp_path / "1.ring", lambda name: name == "train.py", gpu=gpu)
+
+
+def line(marks: Marks, number: int) -> None:
+    marks._on_line(CODE, number)
+
+
+def test_the_last_mark_that_landed_names_the_guilty_line(marks, gpu):
+    for number in range(10, 20):
+        line(marks, number)
+        gpu.launch(fault=ASSERT if number == 14 else 0)
+    gpu.run(stream=0)
+
+    bracket = find_brackets(read_ring(marks.ring.path))[0]
+
+    assert bracket.lines == (("train.py", 14),)
+    assert bracket.pending == 5
+
+
+def test_a_loop_says_which_time_round(marks, gpu):
+    for step in range(5):
+        line(marks, 20)
+        line(marks, 21)
+        gpu.launch(fault=ASSERT if step == 3 else 0)
+    gpu.run(stream=0)
+
+    bracket = find_brackets(read_ring(marks.ring.path))[0]
+
+    assert bracket.lines == (("train.py", 21),)
+    assert bracket.times == 3
+
+
+def test_each_stream_has_its_own_slot(marks, gpu):
+    line(marks, 1)
+    gpu.launch()
+    gpu.current = 77
+    line(marks, 2)
+    gpu.launch(fault=ASSERT)
+    line(marks, 3)
+    gpu.current = 0
+    line(marks, 4)
+    gpu.launch()
+    gpu.run(stream=0)
+    gpu.run(stream=77)
+
+    first, second = find_brackets(read_ring(marks.ring.path))
+
+    assert (first.stream, first.lines) == (77, (("train.py", 2),))
+    assert (second.stream, second.pending) == (0, 0)
+
+
+def test_the_first_fatal_code_ends_the_marking_and_names_the_moment(marks, gpu):
+    line(marks, 1)
+    gpu.launch(fault=ASSERT)
+    gpu.run(stream=0)
+    line(marks, 2)
+    line(marks, 3)
+
+    image = read_ring(marks.ring.path)
+
+    dead = [event for event in image.events if event[0] == "dead"]
+    assert len(dead) == 1
+    assert dead[0][3:5] == (710, "device-side assert")
+    assert len(image.records) == 2
+
+
+def test_a_capturing_stream_is_never_marked_but_its_lines_are_kept(marks, gpu):
+    line(marks, 1)
+    gpu.in_capture = True
+    line(marks, 2)
+    gpu.in_capture = False
+    line(marks, 3)
+
+    records = read_ring(marks.ring.path).records
+
+    assert records["slot"].tolist() == [0, NO_SLOT, 0]
+
+
+def test_nothing_is_marked_before_there_is_a_context(marks, gpu):
+    gpu.context = False
+    line(marks, 1)
+    gpu.context = True
+    line(marks, 2)
+
+    assert read_ring(marks.ring.path).records["line"].tolist() == [2]
+
+
+def test_sparse_marks_give_a_bracket_of_lines(tmp_path, gpu, monkeypatch):
+    clock = iter(range(0, 1_000_000_000, 40_000))
+    monkeypatch.setattr("tracer.recording.marks.time.monotonic_ns", lambda: next(clock))
+    marks = Marks(tmp_path / "1.ring", lambda name: True, every_ns=SPARSE_NS, gpu=gpu)
+    for number in range(1, 13):
+        line(marks, number)
+        gpu.launch(fault=ASSERT if number == 6 else 0)
+    gpu.run(stream=0)
+
+    image = read_ring(marks.ring.path)
+    bracket = find_brackets(image)[0]
+
+    assert (image.records["slot"] != NO_SLOT).sum() < 6
+    assert ("train.py", 6) in bracket.lines
+    assert 1 < len(bracket.lines) <= 5
+
+
+def test_a_driver_that_cannot_do_it_is_noted_and_the_program_goes_on(tmp_path, gpu):
+    gpu.supported = lambda device: False
+    marks = Marks(tmp_path / "1.ring", lambda name: True, gpu=gpu)
+
+    line(marks, 1)
+    line(marks, 2)
+
+    assert "cannot do stream memory operations" in marks.why_not
+    assert len(read_ring(marks.ring.path).records) == 0
+
+
+def test_a_second_thread_on_the_same_stream_widens_the_bracket(marks, gpu):
+    line(marks, 5)
+    helper = threading.Thread(target=line, args=(marks, 50), name="helper")
+    helper.start()
+    helper.join()
+    gpu.launch(fault=ASSERT)
+    line(marks, 6)
+    gpu.run(stream=0)
+
+    bracket = find_brackets(read_ring(marks.ring.path))[0]
+
+    assert bracket.lines == (("train.py", 50), ("train.py", 5))
+    assert bracket.landed.thread == "helper"
+
+
+def test_cuda_errors_are_told_from_others():
+    assert is_cuda_error(RuntimeError("CUDA error: device-side assert triggered"))
+    assert is_cuda_error(RuntimeError("Triton Error [CUDA]: an illegal memory access was encountered"))
+    assert not is_cuda_error(RuntimeError("mat1 and mat2 shapes cannot be multiplied"))
+
+
+def test_the_first_cuda_error_is_kept_with_its_frames(marks):
+    for text in ("CUDA error: first", "CUDA error: second"):
+        try:
+            raise RuntimeError(text)
+        except RuntimeError as error:
+            marks.on_error(error)
+
+    errors = [event for event in read_ring(marks.ring.path).events if event[0] == "error"]
+
+    assert len(errors) == 1
+    assert errors[0][3:5] == ("RuntimeError", "CUDA error: first")
+    assert errors[0][5][-1][0] == __file__
+
+
+LIBRARY = compile("def call(f):\n    return f() + 1\n", "library.py", "exec")
+USER = compile(
+    "def inner():\n    x = 1\n    return x\n\ndef outer():\n    a = call(inner)\n    return a\n", "train.py", "exec"
+)
+
+
+def test_lines_are_told_before_they_run_and_again_after_a_return(tmp_path):
+    names: dict[str, object] = {}
+    exec(LIBRARY, names)
+    exec(USER, names)
+    told: list[tuple[str, str, int]] = []
+    watch = LineWatch(
+        lambda name: name == "train.py",
+        lambda code, number: told.append(("line", code.co_name, number)),
+        lambda code, number: told.append(("return", code.co_name, number)),
+    )
+
+    started = watch.start()
+    names["outer"]()
+    watch.stop()
+    names["outer"]()
+
+    if sys.version_info < (3, 12):
+        assert not started
+        assert told == []
+    else:
+        assert told == [
+            ("line", "outer", 6),
+            ("line", "inner", 2),
+            ("line", "inner", 3),
+            ("return", "outer", 6),
+            ("line", "outer", 7),
+        ]
+
+
+def test_a_file_that_is_no_ring_is_refused(tmp_path):
+    path = Path(tmp_path / "x.ring")
+    path.write_bytes(b"hello")
+
+    with pytest.raises(ValueError, match="not a ring"):
+        read_ring(path)
+
+
+def test_kinds_of_records_are_kept(marks):
+    line(marks, 3)
+
+    assert read_ring(marks.ring.path).records["kind"].tolist() == [LINE]

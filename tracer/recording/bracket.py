@@ -1,0 +1,138 @@
+"""Between which marks the guilty launch lies, from the ring that a process left."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from tracer.recording.ring import LINE, NO_SLOT, OP, RingImage, Slot
+
+_NEAR = 64  # records: another thread's line that is older than this is not in the middle of launching
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """One record of the ring, in words."""
+
+    seq: int
+    file: str
+    line: int
+    function: str
+    op: str
+    thread: str
+    stack: tuple[tuple[str, int, str], ...]  # file, line, function; innermost first
+    autograd: int
+
+
+@dataclass(frozen=True, slots=True)
+class Bracket:
+    """What a stream was doing when it died."""
+
+    device: int
+    stream: int
+    landed: Launch | None  # the last mark that the GPU passed: what comes after it is guilty
+    lines: tuple[tuple[str, int], ...]  # the lines that may be guilty, the likeliest first
+    pending: int  # marks that the GPU never reached
+    in_flight: tuple[Launch, ...]  # launches after the landed mark, newest first
+    times: int  # how often the likeliest line had run before, by the ring
+    forward: Launch | None  # the forward op whose gradient was being computed
+
+
+def find_brackets(image: RingImage, show: int = 12) -> list[Bracket]:
+    """One bracket for each stream that had marks, the most suspicious first.
+
+    A stream that had passed all its marks may still be guilty, by work launched
+    after the last of them, but one with marks that never landed comes first.
+    """
+    found = [_bracket(image, slot, show) for slot in image.slots]
+    return sorted(found, key=lambda bracket: (bracket.pending == 0, -(bracket.landed.seq if bracket.landed else 0)))
+
+
+def _bracket(image: RingImage, slot: Slot, show: int) -> Bracket:
+    records = image.records
+    pending = image.pending(slot.slot)
+    after = int(pending["seq"][0]) if len(pending) else int(records["seq"][-1]) + 1 if len(records) else 1
+    inside = records[(records["seq"] >= slot.landed) & (records["seq"] < after)]
+    landed = image.record(slot.landed) if slot.landed else None
+    lines: dict[tuple[str, int], None] = {}
+    # Newest first within a thread: a line without launches is as likely as its neighbours.
+    if landed is not None:
+        mine = inside[(inside["tid"] == landed["tid"]) & ((inside["slot"] == NO_SLOT) | (inside["seq"] == slot.landed))]
+        for record in mine:
+            _add(lines, image, record)
+        # Another thread that launches on this stream may have been in the middle of a line of its own.
+        others = records[(records["slot"] == slot.slot) & (records["tid"] != landed["tid"]) & (records["seq"] < after)]
+        for tid in np.unique(others["tid"]):
+            last = others[others["tid"] == tid][-1]
+            if int(last["seq"]) > slot.landed - _NEAR:
+                _add(lines, image, last)
+        if not lines:
+            # Work of autograd's own threads: the line that waits for it is the last that anyone began.
+            known = records[(records["code"] >= 0) & (records["seq"] < after)]
+            if len(known):
+                _add(lines, image, known[-1])
+    flying = records[(records["seq"] >= slot.landed) & ((records["slot"] == slot.slot) | (records["slot"] == NO_SLOT))]
+    ops = flying[flying["kind"] == OP]
+    chosen = (ops if len(ops) else flying)[::-1][:show]
+    first = next(iter(lines), None)
+    return Bracket(
+        slot.device,
+        slot.stream,
+        show_record(image, landed) if landed is not None else None,
+        tuple(lines),
+        len(pending),
+        tuple(show_record(image, record) for record in chosen),
+        _times(image, landed) if first else 0,
+        _forward(image, landed) if landed is not None else None,
+    )
+
+
+def _add(lines: dict[tuple[str, int], None], image: RingImage, record: Any) -> None:
+    if int(record["code"]) >= 0:
+        lines[image.codes[int(record["code"])][0], int(record["line"])] = None
+
+
+def _times(image: RingImage, landed: Any) -> int:
+    """How often the landed line had begun before, so far as the ring reaches back."""
+    records = image.records
+    same = (
+        (records["code"] == landed["code"])
+        & (records["line"] == landed["line"])
+        & (records["kind"] == LINE)
+        & (records["seq"] <= landed["seq"])
+    )
+    return max(0, int(same.sum()) - 1)
+
+
+def _forward(image: RingImage, landed: Any) -> Launch | None:
+    """The forward op with the same autograd sequence number."""
+    if int(landed["autograd"]) < 0 or ": " not in image.ops.get(int(landed["op"]), ""):
+        return None
+    records = image.records
+    same = records[
+        (records["autograd"] == landed["autograd"]) & (records["kind"] == OP) & (records["seq"] < landed["seq"])
+    ]
+    forward = [record for record in same if ": " not in image.ops.get(int(record["op"]), ": ")]
+    # The node is made just before its op is dispatched: the first with its number is the one.
+    return show_record(image, forward[0]) if forward else None
+
+
+def show_record(image: RingImage, record: Any) -> Launch:
+    """A record with its numbers replaced by their meanings."""
+    file, function, _ = image.codes.get(int(record["code"]), ("", "", 0))
+    stack = []
+    for code, line in image.stacks.get(int(record["stack"]), ()):
+        where = image.codes.get(code, ("", "", 0))
+        stack.append((where[0], line, where[1]))
+    return Launch(
+        int(record["seq"]),
+        file,
+        int(record["line"]),
+        function,
+        image.ops.get(int(record["op"]), ""),
+        image.threads.get(int(record["tid"]), str(int(record["tid"]))),
+        tuple(stack),
+        int(record["autograd"]),
+    )

@@ -1,0 +1,132 @@
+"""Tells of every torch operator before it runs: name, shapes, dtypes, the user's stack, the autograd node.
+
+A dispatch mode sees operators one by one, those of the backward pass too, since
+autograd carries the mode to its own threads. It lies at the bottom of the mode
+stack, below every mode of the program, and leaves compiled code as it is.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from tracer.recording.marks import Marks, is_cuda_error, user_stack
+from tracer.recording.ring import OP
+
+_SHORT = {
+    "float32": "f32",
+    "float16": "f16",
+    "bfloat16": "bf16",
+    "float64": "f64",
+    "int64": "i64",
+    "int32": "i32",
+    "int16": "i16",
+    "int8": "i8",
+    "uint8": "u8",
+    "bool": "bool",
+}
+
+Check = Callable[[Any, tuple[Any, ...], dict[str, Any]], list[str]]
+
+
+def show_tensor(tensor: Any) -> str:
+    """`f32[1000, 64]`."""
+    dtype = str(tensor.dtype).removeprefix("torch.")
+    return f"{_SHORT.get(dtype, dtype)}[{', '.join(map(str, tensor.shape))}]"
+
+
+def show_op(func: Any, values: Iterable[Any]) -> str:
+    """`aten.embedding(f32[1000, 64], i64[32, 128])`."""
+    return f"{str(func).removesuffix('.default')}({', '.join(map(_show, values))})"
+
+
+def _show(value: Any) -> str:
+    if isinstance(value, torch.Tensor):
+        return show_tensor(value)
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(map(_show, value[:8]))}{', ...' if len(value) > 8 else ''}]"
+    text = repr(value)
+    return text if len(text) <= 24 else "..."
+
+
+def _tensors(values: Iterable[Any]) -> list[torch.Tensor]:
+    found = []
+    for value in values:
+        if isinstance(value, torch.Tensor):
+            found.append(value)
+        elif isinstance(value, list | tuple):
+            found.extend(item for item in value if isinstance(item, torch.Tensor))
+    return found
+
+
+class OpWatch(TorchDispatchMode):  # type: ignore[misc]
+    """Marks each operator on CUDA tensors; with `check`, looks at its inputs first."""
+
+    def __init__(
+        self, marks: Marks, is_user_file: Callable[[str], bool], check: Check | None = None, device: str = "cuda"
+    ) -> None:
+        super().__init__()
+        self._device = device
+        self._marks = marks
+        self._is_user_file = is_user_file
+        self._check = check
+        self._ops: dict[object, int] = {}
+
+    @classmethod
+    def ignore_compile_internals(cls) -> bool:
+        """Compiled functions stay compiled."""
+        return True
+
+    def enter_if_alone(self) -> bool:
+        """Push the mode on the calling thread, unless the program has modes of its own there just now."""
+        if torch._C._len_torch_dispatch_stack():
+            return False
+        self.__enter__()
+        return True
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Mark, look, run."""
+        kwargs = kwargs or {}
+        tensors = _tensors(args)
+        if func.is_view or not (
+            any(tensor.device.type == self._device for tensor in tensors)
+            or torch.device(kwargs.get("device") or "cpu").type == self._device
+        ):
+            return func(*args, **kwargs)
+        key = (func, *((tensor.dtype, tensor.shape) for tensor in tensors))
+        op = self._ops.get(key)
+        if op is None:
+            text = show_op(func, args)
+            op = self._ops[key] = self._marks.ring.name("op", ("op", text), text)
+        self._record(op)
+        if self._check is not None:
+            found = self._check(func, args, kwargs)
+            if found:
+                self._marks.ring.event("offending", op, found, self._marks.thread_id())
+        try:
+            return func(*args, **kwargs)
+        except RuntimeError as error:
+            if is_cuda_error(error) and not self._marks.seen_error:
+                self._marks.ring.event("op_error", op, self._marks.thread_id())
+                self._marks.on_error(error)
+            raise
+
+    def _record(self, op: int) -> None:
+        marks = self._marks
+        frames = user_stack(self._is_user_file, sys._getframe(2))
+        places = [(marks.code_id(frame.f_code), frame.f_lineno) for frame in frames]
+        stack = marks.ring.name("stack", ("stack", *places), places) if places else -1
+        node = torch._C._current_autograd_node()
+        if node is None:
+            # The node was made just before autograd passed the call on to us.
+            autograd = torch._C._autograd._get_sequence_nr() - 1
+        else:
+            autograd = node._sequence_nr()
+            name = node.name()
+            op = marks.ring.name("op", ("backward", op, name), f"{name}: {marks.ring.text(op)}")
+        code, line = places[0] if places else (-1, 0)
+        marks.mark(OP, code, line, stack, op, autograd)
