@@ -267,6 +267,7 @@ class EventColumns:
         self._finish_tables(rows.start, shift_ns)
         ends = parts["start_ns"] + parts["dur_ns"]
         if self.window:
+            self.builder.meta["profiler_span"] = "true"
             low, high = min(*self.window, int(parts["start_ns"].min())), max(*self.window, int(ends.max()))
             window = (low + shift_ns, high + shift_ns)
             known = self.builder.window_ns or window
