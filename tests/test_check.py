@@ -47,7 +47,7 @@ HONEST = {
     "nothing on the GPU": "t0 = time.time()\nprint('x', len(str(3)))\nd = time.time() - t0",
     "do_bench": "t0 = time.time()\nms = do_bench(lambda: f(x))\nd = time.time() - t0",
     "dates": "a = time.time()\ny = f(x)\nlog(time.time())",
-    "a condition on a tensor": "t0 = time.time()\nif f(x).max() > 1:\n    stop()\nd = time.time() - t0",
+    "a condition on a tensor": "t0 = time.time()\nif f(x).max() > 1:\n    pass\nd = time.time() - t0",
     "a while loop on a tensor": "t0 = time.time()\nwhile f(x).any():\n    pass\nd = time.time() - t0",
     "events, waited": "e0.record()\ny = f(x)\ne1.record()\ne1.synchronize()\nms = e0.elapsed_time(e1)",
     "events, waited, then more work": (

@@ -3,7 +3,8 @@
 - The functions of `time` are replaced by a bound method, which behaves like the
   builtin as a class attribute too (a plain function would become a method there)
   and pickles as `time.perf_counter`.
-- A read from a file that is not the user's costs one dictionary look-up more.
+- A read notes code objects and instruction offsets; lines and columns are looked up
+  later, on the thread that writes. A read from a library's file costs a look-up.
 - Names that the program imported before we came are replaced in its modules.
 - `datetime.now` belongs to a C class and cannot be replaced; sys.monitoring reports
   its calls from the user's code (Python 3.12 and newer, by the lines recorder).
@@ -18,6 +19,7 @@ import threading
 import time
 import timeit
 import weakref
+from collections import deque
 from collections.abc import Callable
 from importlib import import_module
 from types import CodeType, FrameType, MethodType
@@ -26,39 +28,55 @@ from typing import Any
 from tracer.recording.session import Session
 
 _NAMES = ("time", "perf_counter", "monotonic", "process_time", "thread_time")
-_CHAIN = 4  # frames kept of a read: a helper function hides who subtracts
 _LIMIT = 200_000  # reads kept in a window; a program that polls a clock must not fill the disk
 
-_Stack = list[tuple[CodeType, int]]
+_Frame = tuple[CodeType, int]
 
 
 class _Clock:
     """One clock function of the program. `read` takes its place."""
 
     def __init__(self, recorder: Recorder, name: str) -> None:
-        self.recorder = recorder
         self.name = name
         self.original: Callable[[], float] = getattr(time, name)
         self.label = f"time.{name}"
         self.scale = 1 if name.endswith("_ns") else 1_000_000_000
-
-        def read(clock: _Clock) -> float:
-            value = clock.original()
-            # The caller's code is asked first: most reads come from libraries.
-            if clock.recorder.listening:
-                frame = sys._getframe(1)
-                if clock.recorder.is_user(frame.f_code):
-                    clock.recorder.keep(clock, value, frame)
-            return value
-
-        read.__name__ = read.__qualname__ = name
-        read.__module__ = "time"
-        read.__doc__ = self.original.__doc__
-        self.read = MethodType(read, self)
+        self.read = MethodType(_make_read(recorder, self), self)
 
     def __reduce__(self) -> Any:
         # getattr(<this>, "perf_counter") is how a bound method is pickled: let it find the module.
         return import_module, ("time",)
+
+    def __deepcopy__(self, memo: Any) -> _Clock:
+        return self
+
+
+def _make_read(recorder: Recorder, clock: _Clock) -> Callable[[_Clock], float]:
+    """The function in a clock's place. Everything it needs is local, since it runs in the user's timed loops."""
+    original, get_frame, now, local = clock.original, sys._getframe, time.monotonic_ns, recorder.local
+    is_user, ask, raw = recorder.user.get, recorder.is_user, recorder.raw.append
+
+    def read(_: _Clock) -> float:
+        value = original()
+        if recorder.listening:
+            frame = get_frame(1)
+            code = frame.f_code
+            known = is_user(id(code))
+            if known or (known is None and ask(code)):
+                caller = frame.f_back
+                place = (caller.f_code, caller.f_lasti, caller.f_back) if caller else None
+                above = place and place[2] and (place[2].f_code, place[2].f_lasti)
+                try:
+                    thread = local.native_id
+                except AttributeError:
+                    thread = local.native_id = threading.get_native_id()
+                raw((clock, value, now(), thread, code, frame.f_lasti, place and place[:2], above))
+        return value
+
+    read.__name__ = read.__qualname__ = clock.name
+    read.__module__ = "time"
+    read.__doc__ = original.__doc__
+    return read
 
 
 class Recorder:
@@ -70,22 +88,22 @@ class Recorder:
         self.session = session
         self.listening = False
         self.saw = self.dropped = 0
+        self.raw: deque[tuple[Any, ...]] = deque()  # as noted, made into rows by the writing thread
+        # Keyed by id(code), since hashing a code object reads all of it; _kept keeps those ids from being reused.
+        self.user: dict[int, bool] = {}
+        self.local = threading.local()  # asking the system for the thread's id costs 0.2 us
+        self._kept: dict[int, CodeType] = {}
+        self._frames: dict[tuple[int, int, int], int] = {}
         self._clocks: list[_Clock] = []
         self._replaced: list[tuple[Any, str, Any]] = []
-        # Keyed by id(code), since hashing a code object reads all of it; _kept keeps those ids from being reused.
-        self._user: dict[int, bool] = {}
-        self._stacks: dict[tuple[int, ...], int] = {}
-        self._frames: dict[tuple[int, int, int], int] = {}
-        self._kept: dict[int, CodeType] = {}
-        self._local = threading.local()
         self._recorded: weakref.WeakKeyDictionary[Any, tuple[int, int]] = weakref.WeakKeyDictionary()
-        self._lock = threading.Lock()
 
     def arm(self) -> None:
         """Replace the clocks. Called before the program starts, so that `from time import ...` finds ours."""
         if not self.session.record.clocks or self._clocks:
             return
         self._sink = self.session.sink(self.NAME)
+        self.session.each_second(self.write)
         self._clocks = [_Clock(self, name + suffix) for name in _NAMES for suffix in ("", "_ns")]
         taken = {clock.original: clock.read for clock in self._clocks}
         self._replace_in(time, taken)
@@ -106,6 +124,7 @@ class Recorder:
     def close(self) -> dict[str, Any]:
         """Stop to listen; what was seen and dropped."""
         self.listening = False
+        self.write()
         return {"on": bool(self._clocks), "saw": self.saw, "dropped": self.dropped}
 
     def disarm(self) -> None:
@@ -118,55 +137,38 @@ class Recorder:
 
     def is_user(self, code: CodeType) -> bool:
         """Whether code is the user's own, asked once for each code object."""
-        known = self._user.get(id(code))
-        if known is None:
-            self._kept[id(code)] = code
-            known = self._user[id(code)] = self.session.is_user_file(code.co_filename)
+        self._kept[id(code)] = code
+        known = self.user[id(code)] = self.session.is_user_file(code.co_filename)
         return known
 
-    def keep(self, clock: _Clock, value: float, frame: FrameType) -> None:
-        """Note one read. The value is taken before, so that a timer's start pays nothing for us."""
-        if self.saw >= _LIMIT:
-            self.dropped += 1
-            return
-        self.saw += 1
-        stamp = clock.recorder.now()
-        self._sink.add(["read", stamp, self._thread(), clock.label, round(value * clock.scale), self._frame(frame)])
+    def write(self) -> None:
+        """Make rows of what came in, on the writing thread; beyond the limit count only."""
+        while self.raw:
+            clock, value, stamp, thread, code, at, caller, above = self.raw.popleft()
+            if self.saw >= _LIMIT:
+                self.dropped += 1
+                continue
+            self.saw += 1
+            frame = self._frame(((code, at), caller, above))
+            if isinstance(clock, _Clock):
+                self._sink.add(["read", stamp, thread, clock.label, round(value * clock.scale), frame])
+            else:
+                self._sink.add(["elapsed", stamp, thread, value, *clock, frame])
 
-    now = staticmethod(time.monotonic_ns)
-
-    def _thread(self) -> int:
-        local = self._local
-        try:
-            return int(local.native_id)
-        except AttributeError:
-            local.native_id = threading.get_native_id()
-            return int(local.native_id)
-
-    def _frame(self, frame: FrameType | None) -> int:
-        """The id of a frame with its callers."""
-        stack: _Stack = []
-        key: list[int] = []
-        while frame is not None and len(stack) < _CHAIN:
-            stack.append((frame.f_code, frame.f_lasti))
-            key += (id(frame.f_code), frame.f_lasti)
-            frame = frame.f_back
-        known = self._stacks.get(tuple(key))
-        return self._new_stack(tuple(key), stack) if known is None else known
-
-    def _new_stack(self, key: tuple[int, ...], stack: _Stack) -> int:
-        """Write the frames that are new, callers before callees."""
+    def _frame(self, stack: tuple[_Frame | None, ...]) -> int:
+        """The id of a frame with its callers; frames are written when first met, callers before callees."""
         parent = -1
-        with self._lock:
-            for code, at in reversed(stack):
-                self._kept[id(code)] = code
-                place = (id(code), at, parent)
-                known = self._frames.get(place)
-                if known is None:
-                    known = self._frames[place] = len(self._frames)
-                    self._sink.add(["frame", known, parent, code.co_filename, *_position(code, at)])
-                parent = known
-            self._stacks[key] = parent
+        for frame in reversed(stack):
+            if frame is None:
+                continue
+            code, at = frame
+            self._kept[id(code)] = code
+            place = (id(code), at, parent)
+            known = self._frames.get(place)
+            if known is None:
+                known = self._frames[place] = len(self._frames)
+                self._sink.add(["frame", known, parent, code.co_filename, *_position(code, at)])
+            parent = known
         return parent
 
     def _replace_in(self, module: Any, taken: dict[Any, Any]) -> None:
@@ -210,19 +212,18 @@ class Recorder:
         """Note when, and on which stream (its address; 0 is the default stream), an event was recorded."""
         cuda = sys.modules["torch"].cuda
         address = (stream if stream is not None else cuda.current_stream()).cuda_stream
-        self._recorded[event] = (self.now(), address)
+        self._recorded[event] = (time.monotonic_ns(), address)
 
     def elapsed(self, start: Any, end: Any, claimed_ms: float, frame: FrameType) -> None:
         """Note what `start.elapsed_time(end)` said; -1 if it raised."""
         begun, done = self._recorded.get(start), self._recorded.get(end)
-        if begun is None or done is None or not self.is_user(frame.f_code) or self.saw >= _LIMIT:
-            self.dropped += 1
+        if begun is None or done is None or not self.is_user(frame.f_code):
             return
-        self.saw += 1
         claimed = -1 if claimed_ms < 0 else round(claimed_ms * 1e6)
-        self._sink.add(
-            ["elapsed", self.now(), self._thread(), claimed, begun[0], done[0], begun[1], done[1], self._frame(frame)]
-        )
+        ends = (begun[0], done[0], begun[1], done[1])
+        caller = frame.f_back and (frame.f_back.f_code, frame.f_back.f_lasti)
+        stamp, thread = time.monotonic_ns(), threading.get_native_id()
+        self.raw.append((ends, claimed, stamp, thread, frame.f_code, frame.f_lasti, caller, None))
 
 
 def _position(code: CodeType, at: int) -> tuple[int, str, int, int]:
