@@ -1,0 +1,119 @@
+"""Which slices belong together: the arrows of a trace."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from tracer.exports.arrows import GPU_SPAN, GRAPH, HOST_SPAN, IDLE, STALL
+from tracer.exports.scene import Scene
+from tracer.trace import NONE, Ids, Ints, Kind
+
+
+def draw_arrows(scene: Scene) -> None:
+    """All arrows, by what they say."""
+    _launches(scene)
+    if scene.detail != "low":
+        _backward(scene)
+        _event_waits(scene)
+    if scene.held is not None:
+        _stalls(scene)
+    if scene.idle is not None:
+        _idle(scene)
+
+
+def _launches(scene: Scene) -> None:
+    """Launch to work; to the graph where one launch made several pieces."""
+    spans, launches, graphs = scene.trace.spans, scene.launches, scene.graphs
+    tracks = len(scene.trace.tracks)
+    in_graph = np.isin(
+        launches.call.astype(np.int64) * tracks + spans.track[launches.work],
+        graphs.call.astype(np.int64) * tracks + graphs.track,
+    )
+    in_graph &= spans.kind[launches.work] == Kind.KERNEL
+    call, work = launches.call[~in_graph], launches.work[~in_graph]
+    scene.arrows.add("launch", HOST_SPAN, call, spans.start_ns[call], GPU_SPAN, work, spans.start_ns[work])
+    rows = np.arange(len(graphs), dtype=np.int32)
+    starts = spans.start_ns[graphs.call]
+    scene.arrows.add("graph launch", HOST_SPAN, graphs.call, starts, GRAPH, rows, graphs.start_ns)
+
+
+def _stalls(scene: Scene) -> None:
+    """Stall to the last work that it waited for."""
+    held, spans = scene.held, scene.trace.spans
+    rows = np.flatnonzero(held.last_work != NONE).astype(np.int32)
+    work = held.last_work[rows]
+    scene.arrows.add("stall", STALL, rows, held.start_ns[rows], GPU_SPAN, work, spans.start_ns[work])
+
+
+def _idle(scene: Scene) -> None:
+    """Idle time to the launch that ended it."""
+    idle, spans = scene.idle, scene.trace.spans
+    calls = np.where(idle.next_work != NONE, scene.calls[idle.next_work], NONE) if len(idle) else np.empty(0, np.int32)
+    rows = np.flatnonzero(calls != NONE).astype(np.int32)
+    calls = calls[rows]
+    scene.arrows.add("idle", IDLE, rows, idle.start_ns[rows], HOST_SPAN, calls, spans.start_ns[calls])
+
+
+def _backward(scene: Scene) -> None:
+    """Forward operator to its backward: the outermost of each, joined by autograd's sequence number."""
+    trace, ops = scene.trace, scene.trace.ops
+    known = ops.sequence >= 0
+    if not known.any():
+        return
+    spans = trace.spans
+    lanes = np.array([track.lane for track in trace.tracks], np.int64)
+    process = np.array([hash((t.rank, t.pid)) & 0xFFFF for t in trace.tracks], np.int64)[spans.track[ops.span]]
+    lane = lanes[spans.track[ops.span]]
+    back = known & (ops.forward_lane > 0) & (ops.forward_lane != lane)
+    forward = known & ~(ops.forward_lane > 0)
+    sources = _first_of_each(process[forward], lane[forward], ops.sequence[forward], ops.span[forward])
+    ends = _first_of_each(process[back], ops.forward_lane[back].astype(np.int64), ops.sequence[back], ops.span[back])
+    pairs = [(sources[key], row) for key, row in ends.items() if key in sources]
+    if pairs:
+        rows = np.array(pairs, np.int32)
+        begin = spans.start_ns[rows]
+        scene.arrows.add("backward", HOST_SPAN, rows[:, 0], begin[:, 0], HOST_SPAN, rows[:, 1], begin[:, 1])
+
+
+def _first_of_each(process: Ints, lane: Ints, sequence: Ints, span: Ids) -> dict[tuple[int, int, int], int]:
+    """The earliest span of each key (spans are sorted, so the first is the outermost)."""
+    keys = np.stack((process, lane, sequence))
+    _, first = np.unique(keys, axis=1, return_index=True)
+    return {tuple(keys[:, i].tolist()): int(span[i]) for i in first}
+
+
+def _event_waits(scene: Scene) -> None:
+    """Last work before an event was recorded, to the first work after another stream waited for it."""
+    trace, spans, waits = scene.trace, scene.trace.spans, scene.trace.waits
+    rows = np.flatnonzero((waits.source_corr > 0) & (waits.source_stream != NONE))
+    if not len(rows):
+        return
+    calls = {int(c): i for i, c in enumerate(spans.corr) if c > 0 and not scene.on_gpu[i]}
+    streams = {(t.rank, t.pid, t.lane, t.device): i for i, t in enumerate(trace.tracks) if t.on_gpu}
+    found = []
+    for row in rows.tolist():
+        record = calls.get(int(waits.source_corr[row]))
+        wait = int(waits.span[row])
+        host = trace.tracks[spans.track[wait]]
+        device = int(waits.device[row])
+        source = streams.get((host.rank, host.pid, int(waits.source_stream[row]), device))
+        end = streams.get((host.rank, host.pid, int(waits.stream[row]), device))
+        if record is None or source is None or end is None or source == end:
+            continue
+        last = _launched(scene, source, int(spans.start_ns[record]), before=True)
+        first = _launched(scene, end, int(spans.start_ns[wait]), before=False)
+        if last != NONE and first != NONE:
+            found.append((last, first))
+    if found:
+        pairs = np.array(found, np.int32)
+        begin = spans.start_ns[pairs]
+        scene.arrows.add("event", GPU_SPAN, pairs[:, 0], begin[:, 0], GPU_SPAN, pairs[:, 1], begin[:, 1])
+
+
+def _launched(scene: Scene, track: int, time_ns: int, *, before: bool) -> int:
+    """The last work of a stream launched before a moment, or the first after it."""
+    times, works = scene.launched_on(track)
+    at = int(np.searchsorted(times, time_ns))
+    if before:
+        return int(works[at - 1]) if at else NONE
+    return int(works[at]) if at < len(works) else NONE

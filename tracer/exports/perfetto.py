@@ -1,0 +1,195 @@
+"""Writes a trace for ui.perfetto.dev: GPU and host side by side, with the arrows between them.
+
+- The rows of the host are written before those of the GPU, stalls first: at equal
+  times Perfetto keeps file order, so an arrow leaves before it arrives, and a link
+  to a stall finds the stall rather than the call below it.
+- Time 0 of the file is the first thing in it; a clock snapshot gives its date.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tracer.errors import UsageError
+from tracer.exports.callstacks import sample_packets
+from tracer.exports.cut import cut_to, worst_steps
+from tracer.exports.findings_rows import finding_rows
+from tracer.exports.flows import draw_arrows
+from tracer.exports.gpu_rows import gpu_rows
+from tracer.exports.host_rows import is_overhead, process_rows
+from tracer.exports.output import Output
+from tracer.exports.packing import varint
+from tracer.exports.rows import Row, Scale, pack_row, work_counter_key
+from tracer.exports.scene import DETAILS, Examined, Scene, set_scene
+from tracer.results import Audit
+from tracer.trace import Trace
+
+SUFFIX = ".pftrace"
+MOST_SLICES = 6_000_000  # about 2 GB in the browser
+_BOOTTIME, _REALTIME = 6, 1
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """What a file holds, in the numbers that Perfetto should count too."""
+
+    path: Path
+    base_ns: int  # this moment of the trace is the file's 0
+    slices: int
+    counters: int
+    samples: int
+    arrows: dict[str, int] = field(default_factory=dict)
+    raw_bytes: int = 0
+    notes: tuple[str, ...] = ()  # what was left out, and why
+
+
+def write(
+    trace: Trace,
+    audit: Audit | None,
+    path: str | Path,
+    *,
+    examination: Examined | None = None,
+    detail: str = "normal",
+    compress: bool = True,
+    most_slices: int = MOST_SLICES,
+) -> Written:
+    """Write the trace, and what an examination found in it, to `path`."""
+    if detail not in DETAILS:
+        raise UsageError(f"no such detail: {detail}", fix=f"choose one of {', '.join(DETAILS)}")
+    notes: tuple[str, ...] = ()
+    scene = set_scene(trace, audit, examination, detail)
+    size = 2 * len(trace.spans)
+    if size > most_slices:
+        window, notes = worst_steps(scene, most_slices)
+        scene = cut_to(scene, window)
+    return write_scene(scene, Path(path), compress=compress, notes=notes)
+
+
+def write_scene(scene: Scene, path: Path, *, compress: bool = True, notes: tuple[str, ...] = ()) -> Written:
+    """Write what is in a scene."""
+    draw_arrows(scene)
+    low, high = _bounds(scene)
+    scale = Scale(low, max(1, -(-int(high - low + 1).bit_length() // 7)), _seed(scene.trace), scene.strings)
+    scale.arrow_base = scale.uuid("arrows") >> 32 << 32
+    slices = counters = 0
+    with Output(path, compress=compress) as out:
+        rows = list(all_rows(scene))
+        out.add(_opening(scene, scale))
+        for row in rows:
+            out.add(_descriptors(row, scale))
+        for row in rows:
+            slices += row.count
+            counters += len(row.counter.time_ns) if row.counter is not None else 0
+            for data in pack_row(row, scale):
+                out.add(data)
+        for data in sample_packets(scene, scale):
+            out.add(data)
+    samples = int(np.sum(scene.trace.samples.frame >= 0)) if scene.detail != "low" else 0
+    return Written(path, low, slices, counters, samples, scene.arrows.counts, out.raw_bytes, notes)
+
+
+def all_rows(scene: Scene) -> Iterator[Row]:
+    """Every row of the timeline, in the order of the file."""
+    tracks = scene.trace.tracks
+    for rank in sorted({track.rank for track in tracks}):
+        yield from finding_rows(scene, rank)
+    threads = [t for i, t in enumerate(tracks) if not t.on_gpu and not is_overhead(scene, i)]
+    for rank, pid in dict.fromkeys((t.rank, t.pid) for t in threads):
+        yield from process_rows(scene, rank, pid)
+    for rank, device in sorted({(t.rank, t.device) for t in tracks if t.on_gpu}):
+        yield from gpu_rows(scene, rank, device)
+
+
+def _bounds(scene: Scene) -> tuple[int, int]:
+    trace = scene.trace
+    starts: list[int] = []
+    ends: list[int] = []
+    spans, lines = trace.spans, trace.lines
+    for start, end in (
+        (spans.start_ns, spans.end_ns),
+        (lines.start_ns, lines.start_ns + lines.dur_ns),
+        (trace.samples.time_ns, trace.samples.time_ns),
+        (trace.counters.time_ns, trace.counters.time_ns),
+        (trace.reads.time_ns, trace.reads.time_ns),
+    ):
+        if len(start):
+            starts.append(int(start.min()))
+            ends.append(int(end.max()))
+    if len(scene.steps) and scene.steps.traced.any():
+        steps = scene.steps.take(scene.steps.traced)
+        starts.append(int(steps.start_ns.min()))
+        ends.append(int((steps.start_ns + steps.dur_ns).max()))
+    if scene.idle is not None and len(scene.idle):
+        starts.append(int(scene.idle.start_ns.min()))
+        ends.append(int((scene.idle.start_ns + scene.idle.dur_ns).max()))
+    # Room at the end: the last bin of a counter reaches past the last slice.
+    return min(starts, default=0), max(ends, default=0) * 2 - min(starts, default=0) + 1_000_000
+
+
+def _seed(trace: Trace) -> str:
+    """The same for the same trace, and another for each rank and host."""
+    parts = [trace.origin_unix_ns, trace.meta.get("host", ""), *sorted((t.rank, t.pid) for t in trace.tracks)]
+    return hashlib.blake2b(repr(parts).encode(), digest_size=8).hexdigest()
+
+
+def _opening(scene: Scene, scale: Scale) -> bytes:
+    """The date of time 0, and what the heading of the timeline needs."""
+    from perfetto.protos.perfetto.trace import perfetto_trace_pb2 as pb
+
+    packet = pb.TracePacket(trusted_packet_sequence_id=scale.next_sequence(), sequence_flags=1)
+    unix = scene.trace.origin_unix_ns + scale.base_ns
+    packet.clock_snapshot.clocks.add(clock_id=_BOOTTIME, timestamp=0)
+    packet.clock_snapshot.clocks.add(clock_id=_REALTIME, timestamp=max(unix, 0))
+    return _framed(packet.SerializeToString())
+
+
+def _descriptors(row: Row, scale: Scale) -> bytes:
+    from perfetto.protos.perfetto.trace import perfetto_trace_pb2 as pb
+
+    kinds = pb.TrackDescriptor
+    found = []
+    packet = pb.TracePacket(trusted_packet_sequence_id=scale.next_sequence())
+    track = packet.track_descriptor
+    track.uuid = scale.uuid(row.key)
+    if row.description:
+        track.description = row.description
+    if row.process is not None:
+        track.process.pid, track.process.process_name = row.process[:2]
+        track.process.process_labels.extend(row.process[2])
+    elif row.thread is not None:
+        track.thread.pid, track.thread.tid, track.thread.thread_name = row.thread
+    else:
+        track.name = row.name
+        if row.parent:
+            track.parent_uuid = scale.uuid(row.parent)
+        track.sibling_order_rank = row.rank
+        if row.heading:
+            track.child_ordering = kinds.EXPLICIT
+    if row.counter is not None:
+        _describe_counter(track.counter, row.counter.unit)
+    found.append(packet)
+    if any(part.worked_ns is not None for part in row.slices):
+        worked = pb.TracePacket(trusted_packet_sequence_id=scale.next_sequence())
+        worked.track_descriptor.uuid = scale.uuid(work_counter_key(row.key))
+        worked.track_descriptor.parent_uuid = scale.uuid(row.key)
+        worked.track_descriptor.counter.type = pb.CounterDescriptor.COUNTER_THREAD_TIME_NS
+        found.append(worked)
+    return b"".join(_framed(packet.SerializeToString()) for packet in found)
+
+
+def _describe_counter(counter: Any, unit: str) -> None:
+    known = {"bytes": 3, "count": 2, "ns": 1}  # CounterDescriptor.Unit
+    if unit in known:
+        counter.unit = known[unit]
+    else:
+        counter.unit_name = unit
+
+
+def _framed(body: bytes) -> bytes:
+    return b"\x0a" + varint(len(body)) + body
