@@ -2,7 +2,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.audits import MS, finding, make_audit, place
+from tests.audits import MS, TRAIN, finding, make_audit, place
 from tracer.analysis.accept import accept, find_comments
 from tracer.analysis.baseline import compare_with_baseline, dump_baseline, parse_baseline
 from tracer.analysis.budget import apply_budget, parse_budget
@@ -99,7 +99,7 @@ def test_without_steps_a_limit_of_none_still_holds():
     assert (line.ok, line.actual) == (False, 8.0)
 
 
-def accepting(number, comment, text=make_audit().sources["/app/train.py"]):
+def accepting(number, comment, text=TRAIN):
     lines = text.splitlines()
     lines[number - 1] += "  " + comment
     return "\n".join(lines) + "\n"
@@ -126,7 +126,8 @@ def test_a_comment_without_a_reason_accepts_nothing():
 
 
 def test_a_comment_holds_for_its_whole_statement_and_alone_for_the_next():
-    text = "a = f(\n    x.item(),\n    2,\n)  # tracer: ok SYNC001 cheap\n# tracer: ok SYNC002, SYNC003 slow path\n\nb = 1\n"
+    text = "a = f(\n    x.item(),\n    2,\n)  # tracer: ok SYNC001 cheap\n"
+    text += "# tracer: ok SYNC002, SYNC003 slow path\n\nb = 1\n"
 
     comments = list(find_comments(text))
 

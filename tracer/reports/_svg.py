@@ -17,12 +17,11 @@ from tracer.units import show_ns
 _WIDTH = 1000.0
 _LEFT = 96.0
 _RIGHT = 12.0
-
-_TAG = Markup("<{0}{1}>{2}</{0}>")
+_ROW = 30.0
 
 
 def timeline(picture: Picture, known: Iterable[str] = ()) -> Markup:
-    """The host's lead, the GPU's busy rows and the host's stalls over one step; stalls of `known` findings are links."""
+    """The host's lead, when the GPU was busy and the host held, over one step; a stall of a `known` finding links."""
     linked = set(known)
     span = max(picture.wall_ns, 1)
     parts: list[Markup] = []
@@ -33,14 +32,14 @@ def timeline(picture: Picture, known: Iterable[str] = ()) -> Markup:
         parts.append(_text(_LEFT - 8, top + 56, f"up to {show_ns(max(lead.value))}", "tick", "end"))
         top += 84
     parts.append(_label(top + 19, "GPU busy"))
-    parts.append(_rect(_LEFT, top, _x(span, span) - _LEFT, 30, "lane"))
-    parts += [_block(start, dur, picture, span, top, 30, "busy", "GPU busy") for start, dur in picture.busy]
+    parts.append(_rect(_LEFT, top, _x(span, span) - _LEFT, _ROW, "lane"))
+    parts += [_block(start, dur, picture, span, top, "busy", "GPU busy") for start, dur in picture.busy]
     top += 44
     parts.append(_label(top + 19, "host held"))
-    parts.append(_rect(_LEFT, top, _x(span, span) - _LEFT, 30, "lane"))
+    parts.append(_rect(_LEFT, top, _x(span, span) - _LEFT, _ROW, "lane"))
     for start, dur, found, harmless in picture.stalls:
         what = f"host held, {found}" + (", costs no throughput" if harmless else "")
-        block = _block(start, dur, picture, span, top, 30, "harmless" if harmless else "stall", what)
+        block = _block(start, dur, picture, span, top, "harmless" if harmless else "stall", what)
         if found in linked:
             block = Markup('<a href="#{}">{}</a>').format(found, block)
         parts.append(block)
@@ -94,10 +93,10 @@ def _x(ns: float, span: float) -> float:
     return _LEFT + (_WIDTH - _LEFT - _RIGHT) * min(max(ns / span, 0.0), 1.0)
 
 
-def _block(start: int, dur: int, picture: Picture, span: int, top: float, height: float, kind: str, what: str) -> Markup:
+def _block(start: int, dur: int, picture: Picture, span: int, top: float, kind: str, what: str) -> Markup:
     left, right = _x(start - picture.start_ns, span), _x(start + dur - picture.start_ns, span)
     title = Markup("<title>{}</title>").format(f"{words.one_line(what)}, {show_ns(dur)}")
-    return _rect(left, top, max(right - left, 0.6), height, kind, title)
+    return _rect(left, top, max(right - left, 0.6), _ROW, kind, title)
 
 
 def _area(curve: Curve, start: int, span: int, top: float, height: float) -> Markup:

@@ -7,6 +7,9 @@ hostile name cannot steer the terminal. Without colour the text has no escapes.
 from __future__ import annotations
 
 import io
+import os
+import shutil
+import sys
 from collections.abc import Iterator
 
 from rich.console import Console, Group, RenderableType
@@ -15,11 +18,13 @@ from rich.table import Table
 from rich.text import Text
 
 from tracer.reports import _words as words
-from tracer.results import Audit, BudgetLine, Finding, Place, Step
+from tracer.reports._diff_terminal import diff_parts
+from tracer.results import Audit, BudgetLine, Diff, Finding, Place, Step
 from tracer.units import show_ns
 
 SUFFIX = ".txt"
 
+_ASCII = str.maketrans({"█": "#", "░": ".", "·": "-", "→": ">", "…": "."})  # where stdout knows no more
 _STEPS = 12  # bars drawn
 _SEVERITY = {"error": "bold red", "warning": "yellow", "info": "cyan"}
 
@@ -28,6 +33,27 @@ def render(audit: Audit, *, width: int | None = None, colour: bool = False, top:
     """The report as text; `top` limits the findings (0: all), `quiet` leaves the verdict and the broken limits."""
     parts = list(_brief(audit) if quiet else _full(audit, top))
     return _print(parts, width, colour)
+
+
+def render_diff(diff: Diff, *, width: int | None = None, colour: bool = False, quiet: bool = False) -> str:
+    """Two audits side by side, as text; `quiet` leaves the verdict."""
+    return _print(list(diff_parts(diff))[: 1 if quiet else None], width, colour)
+
+
+def show(result: Audit | Diff, *, top: int = 0, quiet: bool = False) -> None:
+    """Print the report on stdout: as wide as the terminal, in colour if it is one and NO_COLOR is not set."""
+    width = shutil.get_terminal_size((100, 24)).columns
+    colour = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
+    if isinstance(result, Diff):
+        text = render_diff(result, width=width, colour=colour, quiet=quiet)
+    else:
+        text = render(result, width=width, colour=colour, top=top, quiet=quiet)
+    encoding = sys.stdout.encoding or "utf-8"
+    try:
+        text.encode(encoding)
+    except UnicodeEncodeError:
+        text = text.translate(_ASCII).encode(encoding, "replace").decode(encoding)
+    sys.stdout.write(text)
 
 
 def _print(parts: list[RenderableType], width: int | None, colour: bool) -> str:
