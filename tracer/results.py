@@ -396,3 +396,61 @@ class Benchmark:
     candidates: tuple[Measured, ...]
     notes: tuple[str, ...] = ()
     meta: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Flying:
+    """A launch that the GPU had not finished when it died."""
+
+    place: Place | None
+    op: str  # with shapes and dtypes, if operators were watched
+    thread: str
+
+
+@dataclass(frozen=True, slots=True)
+class Sighting:
+    """What one run of the program showed of the error."""
+
+    blocking: bool
+    status: int | None  # None: stopped at the time limit
+    seconds: float
+    reproduced: bool  # a CUDA error came up
+    error: str = ""  # its text
+    reported: Place | None = None  # the user's line that was blamed
+    reported_library: Place | None = None  # the library's line below it
+    bracket: tuple[Place, ...] = ()  # the lines between the last mark that landed and the next, likeliest first
+    marks: int = 0  # that the GPU never reached
+    marks_from: str = ""  # "lines", "operators", "thinned lines", or why there are none
+    op: str = ""
+    callers: tuple[Place, ...] = ()
+    times: int | None = None  # how often the line had run before
+    forward: Place | None = None  # the forward op whose gradient was being computed
+    offending: tuple[str, ...] = ()
+    in_flight: tuple[Flying, ...] = ()  # newest first
+    assertions: tuple[str, ...] = ()
+    later: tuple[Place, ...] = ()  # lines that failed afterwards, for the same reason
+    process: str = ""  # rank, pid, thread
+    others: tuple[str, ...] = ()  # other processes that met an error, and other streams that may be guilty
+
+
+@dataclass(frozen=True, slots=True)
+class Located:
+    """Where a CUDA error came from."""
+
+    schema: int
+    command: str
+    status: int  # the program's own exit status
+    kind: str  # "async.assert", "async.illegal", ...; "async.unlocalised"; "" if no CUDA error came up
+    what: str  # the kind in words
+    cause: Place | None
+    cause_from: str  # "marks", "blocking run", "both", "traceback"
+    confidence: str  # "high", "medium", "low"; "" without a cause
+    iteration: int | None  # how often the line had run before
+    op: str
+    offending: tuple[str, ...]
+    callers: tuple[Place, ...]  # user frames above the cause, innermost first
+    forward: Place | None
+    first: Sighting
+    second: Sighting | None = None
+    advice: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
