@@ -384,6 +384,7 @@ class Measured:
     warmups: int
     outliers: int
     notes: tuple[str, ...] = ()
+    hot_ns: float | None = None  # GPU time with the inputs still in the L2 cache, where the other runs flush it
     times_ns: tuple[float, ...] = ()
 
 

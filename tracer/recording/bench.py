@@ -33,6 +33,7 @@ _FLUSH_BYTES = 256 << 20  # more than any L2 cache
 _DELAY_CYCLES_A_NS = 2.0  # of torch.cuda._sleep; clocks run at up to about 2 GHz
 _STABLE = 0.1  # warm-up is over when three runs agree to this part
 _WARMUPS = 50
+_HOT_RUNS = 15
 _LEAST = 10  # runs of each candidate, time permitting
 _CPU_BLOCK_NS = 200_000
 _FAR = 5.0  # median absolute deviations from which a run is an outlier
@@ -73,6 +74,8 @@ def bench(
         precise = all(run.is_precise(confidence, precision) for run in runs)
         if (precise and len(runs[0].wall) >= _LEAST) or time.perf_counter() > deadline:
             break
+    for run in runs if delay is not None else ():
+        run.time_hot(delay)
     measured = tuple(run.result(confidence) for run in runs)
     notes = (*_compare_states(state, _gpu_state() if on_gpu else {}), *_late_notes(runs, confidence, precision))
     name = torch.cuda.get_device_name() if on_gpu else "cpu"
@@ -85,8 +88,8 @@ class _Delay:
     def __init__(self, flush: bool) -> None:
         self.buffer = torch.empty(_FLUSH_BYTES, dtype=torch.int8, device="cuda") if flush else None
 
-    def begin(self, host_ns: float) -> None:
-        if self.buffer is not None:
+    def begin(self, host_ns: float, *, flush: bool = True) -> None:
+        if flush and self.buffer is not None:
             self.buffer.zero_()
         # Twice the time that launching took, and never so long that a wrong guess stalls the benchmark.
         torch.cuda._sleep(int(min(2 * host_ns + 20_000, 50_000_000) * _DELAY_CYCLES_A_NS))
@@ -109,6 +112,7 @@ class _Candidate:
         self.warmups = 0
         self.notes: list[str] = []
         self.spread_over_streams = False
+        self.hot_ns: float | None = None
         self.loops = 1  # on the CPU, calls inside one timing
         self.timer = Timer("run(*next(arguments))", globals={"run": function, "arguments": self.arguments})
 
@@ -186,14 +190,22 @@ class _Candidate:
         if self.spread_over_streams:
             spans = self._profiled()
             self.gpu.append(max(end for _, end, _ in spans) - min(start for start, _, _ in spans))
-            return
+        else:
+            self.gpu.append(self._between_events(delay))
+
+    def _between_events(self, delay: _Delay, *, flush: bool = True) -> float:
         begun, done = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-        delay.begin(float(np.median(self.host or self.naive)))
+        delay.begin(float(np.median(self.host or self.naive)), flush=flush)
         begun.record()
         self.function(*next(self.arguments))
         done.record()
         done.synchronize()
-        self.gpu.append(begun.elapsed_time(done) * 1e6)
+        return begun.elapsed_time(done) * 1e6
+
+    def time_hot(self, delay: _Delay) -> None:
+        """A few runs with whatever the last run left in the cache, to show what a loop without flush would claim."""
+        if delay.buffer is not None and not self.spread_over_streams:
+            self.hot_ns = float(np.median([self._between_events(delay, flush=False) for _ in range(_HOT_RUNS)]))
 
     @property
     def times(self) -> list[float]:
@@ -223,6 +235,7 @@ class _Candidate:
             warmups=self.warmups,
             outliers=int(np.sum(np.abs(times - median) > _FAR * max(deviation, 1.0))),
             notes=tuple(self.notes),
+            hot_ns=self.hot_ns,
             times_ns=tuple(times.tolist()),
         )
 

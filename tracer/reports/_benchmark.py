@@ -38,6 +38,8 @@ def render_benchmark(result: Benchmark, width: int = 110) -> str:
     console.print(table)
     for one in result.candidates:
         console.print(f"\n{words.one_line(one.name)}: {'launch-bound: ' if one.launch_bound else ''}{_histogram(one)}")
+        if one.hot_ns is not None and one.gpu_ns is not None:
+            console.print(f"  with a hot L2 cache {show_ns(one.hot_ns)}, cold {show_ns(one.gpu_ns.p50_ns)}")
         for note in one.notes:
             console.print(f"  {words.one_line(note)}")
     for note in result.notes:
