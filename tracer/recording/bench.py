@@ -74,8 +74,9 @@ def bench(
         precise = all(run.is_precise(confidence, precision) for run in runs)
         if (precise and len(runs[0].wall) >= _LEAST) or time.perf_counter() > deadline:
             break
-    for run in runs if delay is not None else ():
-        run.time_hot(delay)
+    if delay is not None:
+        for run in runs:
+            run.time_hot(delay)
     measured = tuple(run.result(confidence) for run in runs)
     notes = (*_compare_states(state, _gpu_state() if on_gpu else {}), *_late_notes(runs, confidence, precision))
     name = torch.cuda.get_device_name() if on_gpu else "cpu"
@@ -200,7 +201,7 @@ class _Candidate:
         self.function(*next(self.arguments))
         done.record()
         done.synchronize()
-        return begun.elapsed_time(done) * 1e6
+        return float(begun.elapsed_time(done)) * 1e6
 
     def time_hot(self, delay: _Delay) -> None:
         """A few runs with whatever the last run left in the cache, to show what a loop without flush would claim."""
