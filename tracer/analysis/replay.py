@@ -1,0 +1,197 @@
+"""The recorded steps again, without some of their stalls: what would removing each one save?
+
+- As recorded, the replay must give back the recorded step. Where it is off by more than
+  3 %, there are no predictions, and we say why.
+- Recording slows the host. Where the program's own pace is known from steps outside the
+  window, each recorded op and call is made cheaper until the replay runs at that pace.
+- A gain has a lower bound (only the wait goes; less what the replay is off by) and a
+  likely value (the fix as people write it).
+- The GPU's work keeps its recorded time, collectives included.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tracer.analysis.intervals import total
+from tracer.analysis.launches import Launches
+from tracer.analysis.replay_graph import Graph, build_graph
+from tracer.analysis.replay_removals import DOES_MORE, HOW, Changes, Removal
+from tracer.analysis.replay_run import Costs, Plan, Run, as_recorded, faster_host, make_plan, run
+from tracer.analysis.replay_window import Window, find_window
+from tracer.analysis.stalls import Stalls
+from tracer.results import Gain, Replay, Verdict
+from tracer.trace import NONE, Steps, Trace
+
+__all__ = ["HOW", "Prediction", "Removal", "predict"]
+
+_ERROR = 0.03  # a replay that is off by more predicts nothing
+_RATIO = 1.3  # recording that slows the program by more makes gains a range
+_EVENT_NS = 2_000.0  # what recording an op or call may have cost, where the program's own pace is unknown
+_DEAREST_EVENT_NS = 30_000.0
+_BOUND = 0.9  # who is busy for this share of a step holds it
+
+
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """What removing findings would save, alone and together."""
+
+    gains: tuple[Gain | None, ...]  # one for each removal
+    replay: Replay
+    verdicts: tuple[Verdict, ...] = ()
+    limits: tuple[str, ...] = ()
+
+
+def predict(trace: Trace, launches: Launches, stalls: Stalls, steps: Steps, removals: Sequence[Removal]) -> Prediction:
+    """Gains of all removals, the replay's own error, and what holds the program."""
+    window = find_window(trace, launches, stalls, steps)
+    if window is None:
+        return _abstain(removals, "no GPU work with its launching call in the trace")
+    graph = build_graph(trace, launches, stalls, window.rank, (window.low_ns, window.high_ns), window.track)
+    if not len(graph.works):
+        return _abstain(removals, "no GPU work was launched in the recorded steps")
+    lost = graph.works.dur_ns[graph.works.call == NONE].sum() / max(graph.works.dur_ns.sum(), 1)
+    if lost > 0.05:
+        return _abstain(removals, f"{lost:.0%} of the GPU work has no launching call in the trace")
+    return _Predictor(trace, graph, window).all(removals)
+
+
+def _abstain(removals: Sequence[Removal], why: str, recorded: int = 0, replayed: int = 0) -> Prediction:
+    error = abs(replayed - recorded) / recorded if recorded else 0.0
+    return Prediction((None,) * len(removals), Replay(recorded, replayed, error, why))
+
+
+class _Predictor:
+    def __init__(self, trace: Trace, graph: Graph, window: Window) -> None:
+        self.graph, self.window = graph, window
+        self.plan: Plan = make_plan(graph)
+        self.changes = Changes(trace, graph)
+        self.count = max(window.steps, 1)
+        works = graph.works
+        busy = total(works.start_ns, works.start_ns + works.dur_ns)
+        self.overlap = busy / max(int(works.dur_ns.sum()), 1)
+
+    def all(self, removals: Sequence[Removal]) -> Prediction:
+        window = self.window
+        traced = as_recorded(self.graph)
+        first = self._run(traced)
+        works = self.graph.works
+        if window.steps:
+            recorded, replayed = (window.high_ns - window.low_ns) // self.count, first.first_ns // self.count
+        else:
+            end = max(window.high_ns, int((works.start_ns + works.dur_ns).max()))
+            recorded, replayed = end - window.low_ns, first.drained_ns
+        error = abs(replayed - recorded) / max(recorded, 1)
+        if error > _ERROR:
+            why = f"replayed as recorded, a step is off by {error:.1%}; above {_ERROR:.0%} nothing is predicted"
+            return _abstain(removals, why, recorded, replayed)
+        costs, others, clock, pace, limits = self._clock(traced, first, recorded)
+        if window.repeats:
+            limits += (
+                f"the trace names no steps: a gain is for each of the {window.steps} times that "
+                f"{window.repeats} came again",
+            )
+        base, slack = self._run(costs), abs(replayed - recorded)
+        scale = pace / max(self._pace(base), 1)
+        other_bases = [(other, self._pace(self._run(other))) for other in others]
+
+        def gain(chosen: Sequence[Removal]) -> Gain:
+            chosen = [removal for removal in chosen if self.changes.touches(removal)]
+            if not chosen:
+                return Gain(0, 0, 0.0, clock, self._holds(base, costs))
+            likely_costs = self.changes.without(costs, chosen)
+            likely = self._run(likely_costs)
+            saved = max(0.0, (self._pace(base) - self._pace(likely)) * scale)
+            if saved * 1_000 < pace:  # nothing to bound: below a thousandth of a step
+                return Gain(0, round(saved), saved / max(pace, 1), clock, self._holds(likely, likely_costs))
+            lows = [saved]
+            if any(removal.how in DOES_MORE for removal in chosen):
+                lows.append(
+                    (self._pace(base) - self._pace(self._run(self.changes.without(costs, chosen, least=True)))) * scale
+                )
+            for other, other_pace in other_bases:
+                lows.append(other_pace - self._pace(self._run(self.changes.without(other, chosen, least=True))))
+            low = max(0.0, min(lows) - slack)
+            return Gain(round(low), round(saved), saved / max(pace, 1), clock, self._holds(likely, likely_costs))
+
+        gains = tuple(gain([removal]) for removal in removals)
+        together = gain(removals) if removals else None
+        replay = Replay(recorded, replayed, error, "", together)
+        return Prediction(gains, replay, self._verdicts(base, costs, together, error, clock), limits)
+
+    def _run(self, costs: Costs) -> Run:
+        return run(self.plan, costs, once=not self.window.steps)
+
+    def _pace(self, one: Run) -> float:
+        return one.steady_ns / self.count if self.window.steps else float(one.drained_ns)
+
+    def _clock(
+        self, traced: Costs, first: Run, recorded: int
+    ) -> tuple[Costs, list[Costs], str, float, tuple[str, ...]]:
+        """The costs to predict with, others that bound the gains from below, the clock, the step, and limits."""
+        untraced = self.window.untraced_ns
+        if untraced is None:
+            limit = (
+                "the program's own pace is not in the trace: gains are a range on the clock of the recording, "
+                "whose lower end allows for what recording may have cost"
+            )
+            return traced, [faster_host(self.graph, traced, _EVENT_NS)], "traced", self._pace(first), (limit,)
+        ratio = recorded / max(untraced, 1)
+        costs, limits = self._fit(traced, first, untraced), []
+        others = []
+        if ratio > _RATIO:
+            limits.append(f"recording made the program {ratio:.2f} times slower: gains are a range between both clocks")
+            others.append(traced)
+        return costs, others, "untraced", float(untraced), tuple(limits)
+
+    def _fit(self, traced: Costs, first: Run, untraced: int) -> Costs:
+        """Each op and call cheaper by as much as makes the replay run at the program's own pace."""
+        if self._pace(first) <= untraced * 1.002:
+            return traced
+        low, high = 0.0, _DEAREST_EVENT_NS
+        for _ in range(12):
+            middle = (low + high) / 2
+            if self._pace(self._run(faster_host(self.graph, traced, middle))) > untraced:
+                low = middle
+            else:
+                high = middle
+        return faster_host(self.graph, traced, low)
+
+    def _busy(self, costs: Costs) -> float:
+        """GPU work of a step, what overlaps counted once."""
+        return float(costs.dur_ns.sum()) * self.overlap / self.count
+
+    def _holds(self, one: Run, costs: Costs) -> str:
+        """What holds a replayed step."""
+        pace = max(self._pace(one), 1.0)
+        if self._busy(costs) >= _BOUND * pace:
+            return "the GPU"
+        if one.host_ns / self.count >= _BOUND * pace:
+            return "the host"
+        if one.waited_ns / self.count >= 0.05 * pace:
+            return "the waits that are left"
+        return "the host and the GPU in turn"
+
+    def _verdicts(
+        self, base: Run, costs: Costs, together: Gain | None, error: float, clock: str
+    ) -> tuple[Verdict, ...]:
+        pace = max(self._pace(base), 1.0)
+        idle = max(0.0, 1 - self._busy(costs) / pace)
+        share = together.share if together else 0.0
+        most = min(max(share, 0.0) + error, max(idle, share))
+        if 1 - idle >= _BOUND and share < 0.1:
+            text = (
+                f"device-bound: the GPU works {1 - idle:.0%} of a step; removing all of these gains at most {most:.1%}"
+            )
+            return (Verdict("device_bound", text, most, clock),)
+        if share >= 0.1:
+            text = f"the waits cost: removing all of these would save about {share:.0%} of a step"
+            return (Verdict("sync_bound", text, share, clock),)
+        if base.host_ns / self.count >= 0.8 * pace:
+            text = (
+                f"launch-bound: syncs are not your problem, removing all of these gains at most {most:.1%}; "
+                f"CUDA graphs or torch.compile would give at most {idle:.0%}"
+            )
+            return (Verdict("launch_bound", text, idle, clock),)
+        return ()

@@ -1,0 +1,98 @@
+"""What to replay: the recorded steps; without steps the longest run of one wait that comes again and again."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from tracer.analysis.launches import Launches
+from tracer.analysis.stalls import Stalls
+from tracer.trace import NONE, Ints, Kind, Steps, Trace
+
+_REPEATS = 4  # a wait that comes less often makes no loop
+_STEADY = 5  # times that differ by more than this factor from the median are no repetitions of one thing
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """A stretch of one rank's stepping thread, and how many times the program repeats itself in it."""
+
+    rank: int
+    track: int
+    low_ns: int
+    high_ns: int
+    steps: int  # 0: nothing repeats, the stretch is taken as a whole
+    untraced_ns: int | None = None  # the program's own step, outside the recording
+    repeats: str = ""  # without steps: the call that came again and again
+
+
+def find_window(trace: Trace, launches: Launches, stalls: Stalls, steps: Steps) -> Window | None:
+    """The stretch to replay; None without launches."""
+    if not len(launches):
+        return None
+    return _of_steps(trace, launches, steps) or _of_repeats(trace, launches, stalls) or _whole(trace, launches)
+
+
+def _of_steps(trace: Trace, launches: Launches, steps: Steps) -> Window | None:
+    traced = np.flatnonzero(steps.traced)
+    if not len(traced):
+        return None
+    track = int(steps.track[traced[0]])
+    mine = traced[steps.track[traced] == track]
+    low, high = int(steps.start_ns[mine].min()), int((steps.start_ns + steps.dur_ns)[mine].max())
+    starts = trace.spans.start_ns[launches.call]
+    if not np.any((starts >= low) & (starts < high)):
+        return None
+    outside = np.flatnonzero(~steps.traced & (steps.track == track) & (steps.dur_ns > 0))
+    untraced = int(np.median(steps.dur_ns[outside])) if len(outside) else None
+    return Window(trace.tracks[track].rank, track, low, high, len(mine), untraced)
+
+
+def _of_repeats(trace: Trace, launches: Launches, stalls: Stalls) -> Window | None:
+    """From the end of one wait to the end of its last repetition: the longest such run."""
+    spans = trace.spans
+    label = np.where(stalls.op != NONE, spans.name[stalls.op], spans.name[stalls.call]).astype(np.int64)
+    key = stalls.track * np.int64(len(trace.names)) + label
+    best: Window | None = None
+    for one in np.unique(key):
+        mine = np.flatnonzero(key == one)
+        _, last = np.unique(stalls.group[mine][::-1], return_index=True)
+        mine = np.sort(mine[len(mine) - 1 - last])
+        run = _steady_run(stalls.end_ns[mine])
+        if run is None:
+            continue
+        low, high = int(stalls.end_ns[mine[run[0]]]), int(stalls.end_ns[mine[run[1]]])
+        if best is None or high - low > best.high_ns - best.low_ns:
+            track = int(stalls.track[mine[0]])
+            name = trace.names[int(label[mine[0]])]
+            best = Window(trace.tracks[track].rank, track, low, high, run[1] - run[0], None, name)
+    if best is None:
+        return None
+    starts = spans.start_ns[launches.call]
+    inside = np.any((starts >= best.low_ns) & (starts < best.high_ns))
+    return best if inside else None
+
+
+def _steady_run(ends: Ints) -> tuple[int, int] | None:
+    """First and last of the longest run of moments that follow each other in about equal times."""
+    if len(ends) < _REPEATS:
+        return None
+    times = np.diff(ends)
+    steady = times <= _STEADY * np.median(times)
+    edges = np.flatnonzero(np.diff(np.concatenate(([0], steady.astype(np.int8), [0]))))
+    starts, stops = edges[::2], edges[1::2]
+    longest = int(np.argmax(stops - starts))
+    if stops[longest] - starts[longest] < _REPEATS - 1:
+        return None
+    return int(starts[longest]), int(stops[longest])
+
+
+def _whole(trace: Trace, launches: Launches) -> Window:
+    """From the first launch of the thread that launches most to its last call."""
+    spans = trace.spans
+    tracks, counts = np.unique(spans.track[launches.call], return_counts=True)
+    track = int(tracks[counts.argmax()])
+    host = np.flatnonzero((spans.track == track) & np.isin(spans.kind, (Kind.OP, Kind.CALL)))
+    low = int(spans.start_ns[launches.call[spans.track[launches.call] == track]].min())
+    return Window(trace.tracks[track].rank, track, low, int(spans.end_ns[host].max()), 0)
