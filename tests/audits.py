@@ -218,3 +218,19 @@ def make_audit(**changes) -> Audit:
         "meta": {"torch": "2.11.0+cu130", "host": "node1"},
     }  # fmt: skip
     return finish(Audit(**(fields | changes)))
+
+
+_NONE = (
+    "steps",
+    "devices",
+    "findings",
+    "idle_rows",
+    "lines",
+    "timers",
+    "kernels",
+    "ops",
+    "copies",
+    "verdicts",
+    "limits",
+)
+EMPTY = make_audit(**dict.fromkeys((*_NONE, "limits"), ()), idle={}, sources={}, replay=None, window_ns=0)

@@ -1,0 +1,132 @@
+import io
+import re
+from dataclasses import replace
+
+import pytest
+
+from tests.audits import EMPTY, finding, make_audit, place
+from tracer.reports import terminal
+from tracer.results import Acceptance, BudgetLine, Place
+
+
+def test_the_report_begins_with_the_verdict_and_ends_with_the_limits():
+    text = terminal.render(make_audit())
+
+    order = "GPU idle 37 %|Where the time went|Why the GPU was idle|Findings|Waits that cost no throughput|Timers"
+    found = [text.index(piece) for piece in f"{order}|Hottest kernels|Limits of this trace".split("|")]
+    assert found == sorted(found)
+
+
+def test_a_finding_shows_line_range_cost_gain_and_fix():
+    text = terminal.render(make_audit(findings=(finding(),)), width=120)
+
+    for piece in (
+        "1. SYNC001 a tensor is read with .item()",
+        "saves 1.20 to 2.10 ms a step (19 % of the untraced step; then the GPU holds)",
+        "/app/train.py:17 in train, on MainThread",
+        "17 |         total += loss.item()",
+        "8 calls, host held 26.0 ms, GPU idle 20.0 ms, lead lost 30.0 ms",
+        "fix: keep the value on the GPU",
+    ):
+        assert piece in text
+
+
+def test_the_marks_stand_below_the_call():
+    lines = terminal.render(make_audit(findings=(finding(),))).splitlines()
+
+    at = next(k for k, line in enumerate(lines) if "total += loss.item()" in line)
+    code, marks = lines[at], lines[at + 1]
+    assert code[marks.index("~") : len(marks)] == "loss.item()"
+
+
+@pytest.mark.parametrize("width", [20, 40, 60, 80, 200])
+def test_no_line_is_wider_than_the_terminal(width):
+    text = terminal.render(make_audit(), width=width)
+
+    assert max(map(len, text.splitlines())) <= width
+
+
+def test_text_for_a_pipe_has_no_escapes_and_colour_has():
+    assert "\x1b" not in terminal.render(make_audit())
+    assert "\x1b[" in terminal.render(make_audit(), colour=True)
+
+
+class Terminal(io.StringIO):
+    encoding = "utf-8"
+
+    def isatty(self):
+        return True
+
+
+@pytest.mark.parametrize(("no_color", "escapes"), [("", True), ("1", False)])
+def test_a_terminal_gets_colour_unless_no_color_is_set(monkeypatch, no_color, escapes):
+    out = Terminal()
+    monkeypatch.setattr("sys.stdout", out)
+    monkeypatch.setenv("NO_COLOR", no_color)
+
+    terminal.show(make_audit())
+
+    assert ("\x1b[" in out.getvalue()) is escapes
+
+
+def test_stdout_that_knows_only_ascii_gets_ascii(monkeypatch):
+    out = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
+    monkeypatch.setattr("sys.stdout", out)
+
+    terminal.show(make_audit(findings=(finding(place=place(17, file="/app/é.py")),)))
+
+    out.flush()
+    assert b"#####" in out.buffer.getvalue()
+
+
+def test_top_limits_the_findings_and_says_how_many_there_are():
+    text = terminal.render(make_audit(), top=1)
+
+    assert "SYNC004 Python branches" not in text
+    assert "3 findings in all; --top 0 shows them" in text
+
+
+def test_quiet_is_the_verdict_and_the_broken_limits():
+    lines = (BudgetLine("gpu_idle", 20.0, 37.1, "%", False, place(17)), BudgetLine("wall a step", 1e9, 1e7, "ns", True))
+
+    text = terminal.render(replace(make_audit(), budget=lines), quiet=True)
+
+    assert text.splitlines()[-1] == "BROKEN gpu_idle at /app/train.py:17 in train: 37.1 %, limit 20.0 %"
+    assert "kept" not in text
+    assert "Findings" not in text
+
+
+def test_accepted_findings_and_idle_acceptances_are_shown():
+    audit = replace(
+        make_audit(findings=(finding(accepted="once an epoch"),)),
+        acceptances=(Acceptance("SYNC009", "old", place(13), False), Acceptance("SYNC010", "", place(14), False)),
+    )
+
+    text = terminal.render(audit, width=200)
+
+    assert re.search(r"Accepted in the source\n  SYNC001 .* - once an epoch", text)
+    assert "13 in train: `# tracer: ok SYNC009` accepts nothing here: remove it" in text
+    assert "`# tracer: ok SYNC010` gives no reason" in text
+
+
+HOSTILE = "\x1b]0;owned\x07\x1b[2J\x9b31m\u202egnp.exe\u2028x\rY\ud800[red]{0}"
+
+
+def test_a_hostile_trace_cannot_steer_the_terminal():
+    evil = Place(f"/{HOSTILE}.py", 3, HOSTILE, (1, 4), "ledger", True, HOSTILE)
+    audit = make_audit(
+        source=HOSTILE,
+        findings=(finding(place=evil, thread=HOSTILE, title=HOSTILE, fix=HOSTILE, notes=(HOSTILE,)),),
+        limits=(HOSTILE,),
+        idle={HOSTILE: 5},
+    )
+
+    text = terminal.render(audit, width=200)
+
+    assert not re.search("[\x00-\x09\x0b-\x1f\x7f-\x9f\u202e\u2028\ud800-\udfff]", text)
+    assert r"\x1b]0;owned\x07" in text
+    assert "[red]{0}" in text
+
+
+def test_an_empty_trace_still_has_a_report():
+    assert "No GPU in this trace" in terminal.render(EMPTY)
