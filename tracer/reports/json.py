@@ -32,11 +32,6 @@ def render_benchmark(result: Benchmark) -> str:
     return _dump(result)
 
 
-def render_benchmark(result: Benchmark) -> str:
-    """The whole Benchmark, indented."""
-    return _dump(result)
-
-
 def _dump(result: Audit | Diff | Benchmark) -> str:
     plain = msgspec.to_builtins(result, enc_hook=_plain, str_keys=True)
     encoded = msgspec.json.encode(_printable(plain))
