@@ -41,7 +41,7 @@ def timeline(picture: Picture, known: Iterable[str] = ()) -> Markup:
         what = f"host held, {found}" + (", costs no throughput" if harmless else "")
         block = _block(start, dur, picture, span, top, "harmless" if harmless else "stall", what)
         if found in linked:
-            block = Markup('<a href="#{}">{}</a>').format(found, block)
+            block = Markup('<a href="#{}" aria-label="{}">{}</a>').format(found, f"{what}, {show_ns(dur)}", block)
         parts.append(block)
     top += 40
     parts.append(_axis(span, top))
@@ -133,9 +133,9 @@ def _rect(x: float, y: float, wide: float, high: float, kind: str, inside: Marku
 
 
 def _svg(parts: Iterable[Markup], height: float, title: str, kind: str) -> Markup:
-    made = Markup('<svg class="{}" viewBox="0 0 {} {}" role="img" aria-label="{}"><title>{}</title>{}</svg>')
-    said = words.one_line(title)
-    return made.format(kind, _number(_WIDTH), _number(height), said, said, _joined(parts))
+    made = Markup('<svg class="{}" viewBox="0 0 {} {}" role="{}" aria-label="{}">{}</svg>')
+    role = "group" if kind == "timeline" else "img"  # a timeline holds links, which an image may not
+    return made.format(kind, _number(_WIDTH), _number(height), role, words.one_line(title), _joined(parts))
 
 
 def _joined(parts: Iterable[Markup]) -> Markup:
