@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from tracer.analysis.intervals import Union, intersect, length, union
+from tracer.analysis.intervals import intersect, length, union
 from tracer.trace import NONE, Ids, Ints, Trace
 
-_PAUSE_NS = 300_000  # a thread that calls nothing for longer may have been standing still
-_SHARE = 0.2  # threads that are active together for less than this share take turns
+_TOGETHER = 0.2  # threads that take turns are inside calls together for less than this share
+_CHANGES = 0.6  # and change places less often than this share of the times that they could
 
 
 def find_chains(trace: Trace, calls: Ints, step_track: int) -> Ids:
@@ -27,27 +27,25 @@ def find_chains(trace: Trace, calls: Ints, step_track: int) -> Ids:
         order.remove(step_track)
         order.insert(0, step_track)
     found = np.full(len(trace.tracks), NONE, np.int32)
-    if step_track >= 0:
+    if step_track != NONE:
         found[step_track] = 0
-    active: list[Union] = []
+    chains: list[Ints] = []
     for track in order:
         mine = calls[spans.track[calls] == track]
-        busy = _bursts(spans.start_ns[mine], spans.end_ns[mine])
-        number = next((i for i, other in enumerate(active) if _take_turns(busy, other)), len(active))
-        if number == len(active):
-            active.append(busy)
+        number = next((i for i, other in enumerate(chains) if _take_turns(trace, mine, other)), len(chains))
+        if number == len(chains):
+            chains.append(mine)
         else:
-            joined = active[number]
-            active[number] = union(np.concatenate((joined[0], busy[0])), np.concatenate((joined[1], busy[1])))
+            chains[number] = np.union1d(chains[number], mine)
         found[track] = number
     return found
 
 
-def _bursts(start: Ints, end: Ints) -> Union:
-    """When a thread was at work: its calls, and the short times between them."""
-    following = np.append(start[1:], end[-1:])
-    return union(start, np.where(following - end < _PAUSE_NS, np.maximum(following, end), end))
-
-
-def _take_turns(a: Union, b: Union) -> bool:
-    return length(intersect(a, b)) <= _SHARE * min(length(a), length(b))
+def _take_turns(trace: Trace, a: Ints, b: Ints) -> bool:
+    spans = trace.spans
+    busy = [union(spans.start_ns[rows], spans.end_ns[rows]) for rows in (a, b)]
+    if length(intersect(*busy)) > _TOGETHER * min(length(one) for one in busy):
+        return False
+    whose = np.isin(np.union1d(a, b), a)  # rows are in order of time
+    changes = int(np.count_nonzero(whose[1:] != whose[:-1]))
+    return changes <= _CHANGES * 2 * min(len(a), len(b))

@@ -99,7 +99,7 @@ class Changes:
     def _inside(self, removal: Removal) -> Bools:
         """For each work, whether these calls, or the operators around them, launched it."""
         spans, works = self.trace.spans, self.graph.works
-        found = np.isin(works.call, removal.calls) & (works.call != NONE)
+        found: Bools = np.isin(works.call, removal.calls) & (works.call != NONE)
         ops = np.unique(removal.ops[removal.ops != NONE])
         for track in np.unique(spans.track[ops]):
             mine = ops[spans.track[ops] == track]

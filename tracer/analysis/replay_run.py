@@ -74,6 +74,14 @@ def make_plan(graph: Graph) -> Plan:
     targets = items.target[items.target >= 0]
     cut[item_of[targets] + 1] = True  # the END item is last: there is always one more
     cut[launches[::_BLOCK]] = True
+    for number in np.unique(works.stream[graph.full]):
+        # Where the queue was full in the recording, each launch and the work that it waited for count.
+        mine = np.flatnonzero(works.stream == number)
+        full = np.flatnonzero(graph.full[mine])
+        done = np.cumsum(works.pieces[mine])
+        freed = np.searchsorted(done, done[full] - works.pieces[mine[full]] + 1 - graph.limits[number])
+        cut[item_of[mine[full]]] = True
+        cut[item_of[mine[freed]] + 1] = True
     block = np.cumsum(cut) - 1
     order = launches[np.argsort(works.stream[items.work[launches]], kind="stable")]
     stream = works.stream[items.work[order]].astype(np.int64)

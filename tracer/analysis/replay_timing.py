@@ -85,9 +85,10 @@ def _real_holds(works: Works, waits: Waits, before: Ints, latency: Ints) -> tupl
         follower[asked[known]] = mine[at[known]]
     real = waits.hold & (follower >= 0)
     rows = np.flatnonzero(real)
-    true = works.start_ns[follower[rows]] >= end[waits.target[rows]] - _CLOCK_NS
+    known = waits.target[rows] >= 0  # what was pending before the window contradicts nothing
+    true = ~known | (works.start_ns[follower[rows]] >= end[waits.target[rows]] - _CLOCK_NS)
     real[rows[~true]] = False
-    rows = rows[true]
+    rows = rows[true & known]
     np.maximum.at(until, follower[rows], end[waits.target[rows]])
     ready = np.maximum(np.maximum(works.launched_ns + latency, before), until)
     late = np.flatnonzero(works.start_ns - ready > _LATE_NS)
@@ -128,8 +129,8 @@ def full_queues(trace: Trace, works: Works, streams: int) -> tuple[Bools, Ints, 
         ends = works.start_ns[mine] + works.dur_ns[mine]
         order = np.argsort(ends, kind="stable")
         done = np.concatenate(([0], np.cumsum(works.pieces[mine][order])))
-        at = np.searchsorted(ends[order], works.launched_ns[mine], "right")
-        depth = np.cumsum(works.pieces[mine]) - done[at]
+        returned = works.launched_ns[mine] + took[mine]
+        depth = np.cumsum(works.pieces[mine]) - done[np.searchsorted(ends[order], returned, "right")]
         held = plain[mine] & (depth >= _FULL) & (took[mine] > max(100_000, 10 * typical))
         if held.any():
             limits[stream] = int(np.median(depth[held]))

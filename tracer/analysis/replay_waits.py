@@ -19,6 +19,7 @@ from tracer.trace import NONE, Bools, Ids, Ints, Kind, Table, Trace
 _BETWEEN = ("cudaStreamWaitEvent", "hipStreamWaitEvent", "cuStreamWaitEvent")
 _AT_ONCE_NS = 5_000  # a copy that is done this soon after its call returns was waited for
 _CLOCK_NS = 5_000
+_BACK = 256  # launches to look back over for another stream
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -175,14 +176,16 @@ def _between_streams(
         if waiting[i] == NONE and after[i] < len(works):
             waiting[i] = works.stream[after[i]]
         if source[i] == NONE:
-            others = np.flatnonzero(works.stream[max(after[i] - 256, 0) : after[i]] != waiting[i])
+            # At the start of the window, what went before is taken to be like its end.
+            before = np.arange(after[i] - _BACK, after[i]) % len(works)
+            others = before[works.stream[before] != waiting[i]]
             if len(others):
-                source[i] = works.stream[max(after[i] - 256, 0) + others[-1]]
+                source[i] = works.stream[others[-1]]
     target = np.full(len(rows), NONE, np.int64)
     for one in np.unique(source[source >= 0]):
         mine = np.flatnonzero(source == one)
         target[mine] = last_launched(works, int(one), spans.start_ns[rows[mine]])
-    real = (waiting >= 0) & (target >= 0)
+    real = (waiting >= 0) & (target != NONE)
     return _waits(trace, rows[real], spans.track[rows[real]], target[real], hold=True, stream=waiting[real])
 
 

@@ -1,0 +1,346 @@
+"""Replays whose answers are worked out on paper, and recordings of an H200."""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+import pytest
+
+from tests.conftest import CPU, CPU2, GPU, GPU_S2
+from tests.shared import H200
+from tracer.analysis.calls import Does
+from tracer.analysis.launches import find_launches
+from tracer.analysis.replay import Removal, predict
+from tracer.analysis.stalls import find_stalls
+from tracer.analysis.steps import find_steps
+from tracer.readers import load
+from tracer.trace import NONE, Kind
+
+US = 1_000
+
+
+def steps_of(count, length, one_step):
+    """Rows of `count` equal steps, each marked; `one_step(start, number)` gives its rows."""
+    rows = []
+    for number in range(count):
+        start = number * length
+        rows.append((Kind.MARK, f"ProfilerStep#{number}", CPU, start, start + length))
+        rows.extend(one_step(start, number))
+    return rows
+
+
+def removing(trace, *fixes):
+    """Predict with one removal for each (name of the waiting call or of the op around it, how)."""
+    launches = find_launches(trace)
+    stalls = find_stalls(trace, launches)
+    removals = []
+    for number, (name, how) in enumerate(fixes):
+        mine = trace.name_rows(name)
+        chosen = mine[stalls.call] | ((stalls.op != NONE) & mine[stalls.op])
+        removals.append(Removal(number, stalls.call[chosen], stalls.op[chosen], how))
+    return predict(trace, launches, stalls, find_steps(trace), removals)
+
+
+def likely_us(prediction, number=0):
+    return prediction.gains[number].likely_ns / US
+
+
+def test_one_stream_without_its_wait_runs_at_the_pace_of_the_gpu(timeline):
+    # Host: 5 launch + 1 + wait until 115 + 55. Kernel: 100. Without the wait the host needs 61, the stream 100 + 1.
+    trace = timeline(
+        *steps_of(
+            4,
+            170,
+            lambda t, n: [
+                (Kind.CALL, "cudaLaunchKernel", CPU, t, t + 5, 10 * n + 1),
+                (Kind.KERNEL, "gemm", GPU, t + 10, t + 110, 10 * n + 1),
+                (Kind.CALL, "cudaStreamSynchronize", CPU, t + 6, t + 115, 10 * n + 2),
+            ],
+        )
+    )
+
+    found = removing(trace, ("cudaStreamSynchronize", "no_wait"))
+
+    assert found.replay.recorded_ns == found.replay.replayed_ns == 170 * US
+    assert likely_us(found) == 170 - 101
+    assert found.gains[0].bottleneck == "the GPU"
+    assert found.gains[0].low_ns <= found.gains[0].likely_ns
+    assert found.gains[0].clock == "traced"
+    assert found.gains[0].share == pytest.approx(69 / 170, abs=1e-3)
+
+
+def test_a_wait_that_host_work_follows_gains_what_the_host_can_hide(timeline):
+    # Host: 5 + 1 + 194 = 200 without the wait, more than the kernel's 100: the host is what is left.
+    trace = timeline(
+        *steps_of(
+            4,
+            309,
+            lambda t, n: [
+                (Kind.CALL, "cudaLaunchKernel", CPU, t, t + 5, 10 * n + 1),
+                (Kind.KERNEL, "gemm", GPU, t + 10, t + 110, 10 * n + 1),
+                (Kind.CALL, "cudaStreamSynchronize", CPU, t + 6, t + 115, 10 * n + 2),
+            ],
+        )
+    )
+
+    found = removing(trace, ("cudaStreamSynchronize", "no_wait"))
+
+    assert likely_us(found) == 309 - 200
+    assert found.gains[0].bottleneck == "the host"
+
+
+def test_removing_the_first_of_two_reads_moves_the_wait_to_the_second(timeline):
+    # Host alone: 5 + 1 + (read 1) + 5 + (read 2) + 79 = 90; the stream: 101.
+    def one(t, n):
+        return [
+            (Kind.CALL, "cudaLaunchKernel", CPU, t, t + 5, 10 * n + 1),
+            (Kind.KERNEL, "gemm", GPU, t + 10, t + 110, 10 * n + 1),
+            (Kind.OP, "aten::first", CPU, t + 6, t + 115),
+            (Kind.CALL, "cudaStreamSynchronize", CPU, t + 6, t + 115, 10 * n + 2),
+            (Kind.OP, "aten::second", CPU, t + 120, t + 121),
+            (Kind.CALL, "cudaStreamSynchronize", CPU, t + 120, t + 121, 10 * n + 3),
+        ]
+
+    found = removing(timeline(*steps_of(4, 200, one)), ("aten::first", "no_wait"), ("aten::second", "no_wait"))
+
+    # Alone the first gains at most the 5 us of host work that now runs beside the kernel, and its own calls.
+    assert likely_us(found, 0) <= 9
+    assert likely_us(found, 1) <= 1
+    assert found.replay.together.likely_ns / US == 200 - 101
+
+
+def test_a_stream_that_waits_for_another_still_does_without_the_host_wait(timeline):
+    # Each step: 60 us on stream 7, then 60 us on stream 20 that waits for it, and stream 7 waits for that in turn.
+    def one(t, n, back):
+        c = 10 * n
+        rows = [
+            (Kind.CALL, "cudaLaunchKernel", CPU, t + 1, t + 4, c + 1),
+            (Kind.KERNEL, "first", GPU, t + 10, t + 70, c + 1),
+            (Kind.CALL, "cudaStreamWaitEvent", CPU, t + 5, t + 6, c + 2),
+            (Kind.CALL, "cudaLaunchKernel", CPU, t + 7, t + 10, c + 3),
+            (Kind.KERNEL, "second", GPU_S2, t + 71, t + 131, c + 3),
+            (Kind.CALL, "cudaStreamSynchronize", CPU, t + 12, t + 135, c + 4),
+        ]
+        return rows + ([(Kind.CALL, "cudaStreamWaitEvent", CPU, t, t + 1, c + 5)] if back else [])
+
+    apart = removing(
+        timeline(*steps_of(6, 140, lambda t, n: one(t, n, back=False))), ("cudaStreamSynchronize", "no_wait")
+    )
+    in_turn = removing(
+        timeline(*steps_of(6, 140, lambda t, n: one(t, n, back=True))), ("cudaStreamSynchronize", "no_wait")
+    )
+
+    assert likely_us(apart) == pytest.approx(140 - 61, abs=1)  # the streams overlap across steps
+    assert likely_us(in_turn) == pytest.approx(140 - 122, abs=4)  # they cannot
+    assert apart.replay.error < 0.001
+    assert in_turn.replay.error < 0.001
+
+
+def test_a_full_queue_holds_the_host_at_the_measured_limit(timeline):
+    # 1,100 launches of 5 us, kernels of 200 us: the queue is full after 1,000 or so, then each launch takes 200 us.
+    launches, kernel, limit = 1_100, 200, 1_000
+    rows, now = [(Kind.MARK, "ProfilerStep#0", CPU, 0, 300_000)], 0
+    for i in range(launches):
+        free = 10 + kernel * (i - limit + 1) + 1 if i >= limit else 0
+        end = max(now + 5, free)
+        rows.append((Kind.CALL, "cudaLaunchKernel", CPU, now, end, i + 1))
+        rows.append((Kind.KERNEL, "gemm", GPU, 10 + kernel * i, 10 + kernel * (i + 1), i + 1))
+        now = end
+    sync = 10 + kernel * launches + 5
+    rows.append((Kind.CALL, "cudaDeviceSynchronize", CPU, now + 1, sync, 5_000))
+    trace = timeline(*rows)
+
+    found = removing(
+        trace, ("cudaLaunchKernel", "no_queue_wait"), ("cudaDeviceSynchronize", "no_wait")
+    )
+
+    # 300 ms a step, of which the GPU works 220 and the host 5.5 + 80 by itself; the limit adds 15 while it launches.
+    assert found.replay.recorded_ns == 300_000 * US
+    assert found.replay.error < 0.001
+    assert likely_us(found, 0) < 100  # the wait at the end is still there
+    assert likely_us(found, 1) == pytest.approx(300_000 - 220_000, rel=0.01)
+    assert find_launches(trace).call.size == launches
+
+
+def test_autograd_thread_and_main_thread_take_turns(timeline):
+    # Main: 5 launch, 45 host. Autograd's thread: 5 launch, then reads and waits. Kernels 20 + 100.
+    def one(t, n):
+        c = 10 * n
+        return [
+            (Kind.CALL, "cudaLaunchKernel", CPU, t, t + 5, c + 1),
+            (Kind.KERNEL, "forward", GPU, t + 10, t + 30, c + 1),
+            (Kind.CALL, "cudaLaunchKernel", CPU2, t + 20, t + 25, c + 2),
+            (Kind.KERNEL, "backward", GPU, t + 31, t + 131, c + 2),
+            (Kind.CALL, "cudaStreamSynchronize", CPU2, t + 26, t + 135, c + 3),
+            (Kind.CALL, "cudaLaunchKernel", CPU, t + 145, t + 150, c + 4),
+            (Kind.KERNEL, "step", GPU, t + 155, t + 165, c + 4),
+        ]
+
+    found = removing(timeline(*steps_of(4, 200, one)), ("cudaStreamSynchronize", "no_wait"))
+
+    # One chain: 5 + 15 + 5 + 1 + 10 + 5 + 50 = 91 host; stream 20 + 100 + 10 and 3 spacings of 1.
+    assert found.replay.error < 0.001
+    assert likely_us(found) == pytest.approx(200 - 133, abs=1)
+
+
+def test_a_thread_that_launches_beside_the_main_one_does_not_hold_it(timeline):
+    def one(t, n):
+        c = 100 * n
+        rows = [
+            (Kind.CALL, "cudaLaunchKernel", CPU, t, t + 5, c + 1),
+            (Kind.KERNEL, "gemm", GPU, t + 10, t + 110, c + 1),
+            (Kind.CALL, "cudaStreamSynchronize", CPU, t + 6, t + 115, c + 2),
+        ]
+        for i in range(8):
+            rows.append((Kind.CALL, "cudaLaunchKernel", CPU2, t + 20 * i + 3, t + 20 * i + 13, c + 10 + i))
+            rows.append((Kind.KERNEL, "side", GPU_S2, t + 20 * i + 15, t + 20 * i + 20, c + 10 + i))
+        return rows
+
+    found = removing(timeline(*steps_of(6, 170, one)), ("cudaStreamSynchronize", "no_wait"))
+
+    assert found.replay.error < 0.001
+    assert likely_us(found) == pytest.approx(170 - 101, abs=2)
+
+
+def test_a_graph_launch_is_one_piece_of_work(timeline):
+    def one(t, n):
+        c = 10 * n
+        return [
+            (Kind.CALL, "cudaGraphLaunch", CPU, t, t + 8, c + 1),
+            (Kind.KERNEL, "a", GPU, t + 20, t + 50, c + 1),
+            (Kind.KERNEL, "b", GPU, t + 52, t + 80, c + 1),
+            (Kind.KERNEL, "c", GPU_S2, t + 52, t + 120, c + 1),
+            (Kind.CALL, "cudaStreamSynchronize", CPU, t + 10, t + 125, c + 2),
+        ]
+
+    found = removing(timeline(*steps_of(4, 160, one)), ("cudaStreamSynchronize", "no_wait"))
+
+    assert found.replay.error < 0.001
+    assert likely_us(found) == pytest.approx(160 - 101, abs=1)  # 20 to 120 is one piece of 100
+
+
+def test_a_pageable_upload_becomes_a_short_copy_that_nobody_waits_for(timeline):
+    # 5,000,000 bytes: 1,000 us as recorded, 100 us at 50 bytes/ns. Then a kernel of 300 us.
+    def one(t, n):
+        c = 10 * n
+        return [
+            (Kind.OP, "aten::to", CPU, t, t + 1_020),
+            (Kind.CALL, "cudaMemcpyAsync", CPU, t + 5, t + 1_010, c + 1, NONE),
+            (Kind.COPY, "Memcpy HtoD (Pageable -> Device)", GPU, t + 10, t + 1_010, c + 1, 5_000_000),
+            (Kind.CALL, "cudaStreamSynchronize", CPU, t + 1_011, t + 1_015, c + 2),
+            (Kind.CALL, "cudaLaunchKernel", CPU, t + 1_025, t + 1_030, c + 3),
+            (Kind.KERNEL, "gemm", GPU, t + 1_035, t + 1_335, c + 3),
+        ]
+
+    found = removing(timeline(*steps_of(4, 1_400, one)), ("aten::to", "pinned_upload"))
+
+    # GPU: 100 + 1.5 + 300 and spacings; host: well below.
+    assert found.replay.error < 0.001
+    assert likely_us(found) == pytest.approx(1_400 - 403, abs=3)
+    assert found.gains[0].low_ns < found.gains[0].likely_ns
+
+
+def test_a_device_bound_program_gains_nothing_and_is_told_so(timeline):
+    def one(t, n):
+        return [
+            (Kind.CALL, "cudaLaunchKernel", CPU, t, t + 5, 10 * n + 1),
+            (Kind.KERNEL, "gemm", GPU, t + 10, t + 9_980, 10 * n + 1),
+            (Kind.CALL, "cudaStreamSynchronize", CPU, t + 6, t + 9_985, 10 * n + 2),
+        ]
+
+    found = removing(timeline(*steps_of(4, 10_000, one)), ("cudaStreamSynchronize", "no_wait"))
+
+    assert found.gains[0].share < 0.003
+    assert [v.id for v in found.verdicts] == ["device_bound"]
+    assert found.verdicts[0].share < 0.003
+
+
+def test_a_launch_bound_program_is_sent_to_graphs_not_to_its_syncs(timeline):
+    def one(t, n):
+        rows = []
+        for i in range(10):
+            rows.append((Kind.CALL, "cudaLaunchKernel", CPU, t + 50 * i, t + 50 * i + 10, 100 * n + i + 1))
+            rows.append((Kind.KERNEL, "small", GPU, t + 50 * i + 12, t + 50 * i + 16, 100 * n + i + 1))
+        rows.append((Kind.CALL, "cudaStreamSynchronize", CPU, t + 496, t + 499, 100 * n + 50))
+        return rows
+
+    found = removing(timeline(*steps_of(4, 500, one)), ("cudaStreamSynchronize", "no_wait"))
+
+    assert [v.id for v in found.verdicts] == ["launch_bound"]
+    assert found.verdicts[0].share == pytest.approx(1 - 40 / 500, abs=0.01)
+
+
+def test_without_launches_nothing_is_predicted(timeline):
+    trace = timeline((Kind.KERNEL, "gemm", GPU, 0, 100, 1), (Kind.OP, "aten::mm", CPU, 0, 5))
+
+    found = removing(trace, ("cudaStreamSynchronize", "no_wait"))
+
+    assert found.gains == (None,)
+    assert found.replay.abstained
+
+
+def stalls_by_kind(trace):
+    """The stalls of a recording as removals: what a rule for each would say."""
+    launches = find_launches(trace)
+    stalls = find_stalls(trace, launches)
+    how = {Does.STREAM_WAIT: "no_wait", Does.DEVICE_WAIT: "drop", Does.EVENT_WAIT: "no_wait", Does.MALLOC: "no_alloc"}
+    removals = []
+    for does, word in how.items():
+        mine = np.flatnonzero(stalls.does == does)
+        if len(mine):
+            removals.append(Removal(len(removals), stalls.call[mine], stalls.op[mine], word))
+    return launches, stalls, removals
+
+
+@pytest.mark.parametrize("name", ["train_sync", "IS14", "IS15", "IS22", "IS23", "ddp_2gpu_rank0", "TH01", "LB01"])
+def test_recordings_replay_as_they_were(name):
+    trace = load(H200 / f"{name}.json.gz")
+    launches, stalls, removals = stalls_by_kind(trace)
+
+    found = predict(trace, launches, stalls, find_steps(trace), removals)
+
+    assert found.replay.error < 0.02
+    assert not found.replay.abstained
+
+
+def test_two_recordings_with_equal_waits_gain_very_differently():
+    gains = {}
+    for name in ("IS22", "IS23"):
+        trace = load(H200 / f"{name}.json.gz")
+        launches, stalls, removals = stalls_by_kind(trace)
+        gains[name] = predict(trace, launches, stalls, find_steps(trace), removals).gains[0]
+
+    assert gains["IS22"].share < 0.03  # the device is the bottleneck
+    assert gains["IS23"].share > 0.25  # host and device take turns
+
+
+def test_a_million_spans_take_seconds_for_all_findings():
+    trace = tiled(load(H200 / "train_sync.json.gz"), 68)
+    launches, stalls, removals = stalls_by_kind(trace)
+    removals = removals * 4
+
+    started = time.process_time()
+    found = predict(trace, launches, stalls, find_steps(trace), removals)
+
+    assert len(trace.spans) > 1_000_000
+    assert found.replay.error < 0.001
+    assert time.process_time() - started < 5
+
+
+def tiled(trace, times):
+    """A trace again and again, one copy after the other."""
+    from tracer.building import TraceBuilder
+
+    spans = trace.spans
+    period = int(spans.end_ns.max() - spans.start_ns.min()) + US
+    builder = TraceBuilder()
+    for name in trace.names:
+        builder.name(name)
+    for t in trace.tracks:
+        builder.track(t.rank, t.pid, t.lane, t.device, t.name)
+    for copy in range(times):
+        corr = np.where(spans.corr > 0, spans.corr + copy * 10_000_000, spans.corr)
+        start = spans.start_ns + copy * period
+        builder.add_spans(start, spans.dur_ns, spans.kind, spans.name, spans.track, corr, spans.nbytes)
+    return builder.build()
