@@ -1,0 +1,130 @@
+"""Run a program, record a window of it, and audit what was recorded.
+
+The program runs as if it had been started by itself: its arguments, streams, signals
+and exit status are its own. Name a config, or the program after `--`:
+
+    python -m tracer run config.yaml
+    python -m tracer run config.yaml window.steps=5 output.name=short
+    python -m tracer run -- python train.py --epochs 1
+    python -m tracer run window.seconds=3 -- torchrun --nproc-per-node 2 train.py
+
+`key.path=value` overrides one key of the config; configs/reference.yaml shows them all.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from tracer.config import Config
+    from tracer.recording.finish import Outcome
+
+_VIEWERS = ("perfetto",)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """What to run."""
+    parser.usage = "%(prog)s [CONFIG] [key.path=value ...] [-- PROGRAM ...]"
+    parser.add_argument(
+        "words", nargs=argparse.REMAINDER, metavar="CONFIG", help="config, overrides, and after -- the program"
+    )
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Record, audit and report; the program's own status if it is not zero."""
+    import importlib
+
+    from tracer.plugins import names_in
+    from tracer.recording.launch import launch
+    from tracer.recording.progress import Progress
+
+    settings = _settings(arguments.words)
+    _check_formats(settings)
+    sampler: Any = None
+    if "sampler" in names_in("tracer.recording"):
+        sampler = importlib.import_module("tracer.recording.sampler")
+    progress = Progress()
+    try:
+        outcome = launch(settings, progress.event, sampler)
+        progress.say("reading what was recorded")
+    finally:
+        progress.clear()
+    status = _report(settings, outcome)
+    return outcome.status or status
+
+
+def _settings(words: list[str]) -> Config:
+    """The config that the arguments stand for."""
+    from tracer.config import command_config, load_config
+    from tracer.errors import UsageError
+
+    if "--" in words:
+        at = words.index("--")
+        given, command = words[:at], words[at + 1 :]
+        if given and "=" not in given[0]:
+            raise UsageError(
+                "a config and a program after -- are two programs", fix=f"leave out {given[0]}, or what follows --"
+            )
+        return command_config(command, given)
+    if not words:
+        raise UsageError(
+            "there is nothing to run",
+            fix="python -m tracer run config.yaml, or python -m tracer run -- python train.py",
+        )
+    return load_config(words[0], words[1:])
+
+
+def _check_formats(settings: Config) -> None:
+    from tracer.commands._output import formats
+    from tracer.errors import UsageError
+
+    known = [*formats(), *_VIEWERS]
+    for name in settings.output.formats:
+        if name not in known:
+            raise UsageError(
+                f"there is no format {name!r}", why="output.formats names it", fix=f"of {', '.join(known)}"
+            )
+
+
+def _report(settings: Config, outcome: Outcome) -> int:
+    """Everything that is made of a recording; the status that it calls for."""
+    import sys
+
+    from tracer.recording.finish import describe
+
+    for note in dict.fromkeys(outcome.notes):
+        print(f"tracer: {note}", file=sys.stderr)
+    status = 0
+    for folder in outcome.folders:
+        if any(folder.glob("rank*/kineto.json*")):
+            status = max(status, _audit(settings, folder))
+    if not any(any(folder.glob("rank*/kineto.json*")) for folder in outcome.folders):
+        print(f"tracer: {describe(outcome)}", file=sys.stderr)
+        status = 4 if outcome.failed else status
+    return status
+
+
+def _audit(settings: Config, folder: Path) -> int:
+    import importlib
+
+    from tracer.auditor import audit
+    from tracer.commands._output import write_report
+    from tracer.exports import perfetto
+    from tracer.readers import load
+    from tracer.reports import terminal
+
+    trace = load(folder)
+    found = audit(trace, source=str(folder), budget=settings.budget or None)
+    for name in settings.output.formats:
+        if name == "terminal":
+            terminal.show(found)
+        elif name == "perfetto":
+            perfetto.write(trace, found, folder / "trace.pftrace")
+        else:
+            suffix = importlib.import_module(f"tracer.reports.{name}").SUFFIX
+            write_report(found, name, str(folder / f"audit{suffix}"))
+    if "terminal" in settings.output.formats:
+        print(f"\nRecorded in {folder}; open it with: python -m tracer open {folder}")
+    return 0 if all(line.ok for line in found.budget) else 1

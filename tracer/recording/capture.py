@@ -1,0 +1,303 @@
+"""One window of one process: the profiler and all recorders on, off, and on disk.
+
+Every step is written to the manifest at once, so that after a crash it says how far
+the recording came. Errors of torch and of the disk end the recording, not the program.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import socket
+import sys
+import time
+from _thread import get_ident
+from pathlib import Path
+from typing import Any
+
+from tracer.recording import facts, runs
+from tracer.recording.profiler import Profiler
+from tracer.recording.rivals import Rivals, other_cupti_client
+from tracer.recording.session import Session
+from tracer.recording.store import write_json
+
+RECORDERS = ("clockmarks", "ledger", "lines", "clocks", "marks")  # modules here, in the order in which they open
+READY = ".sampler-ready"
+_SAMPLER_WAIT_S = 2.0
+
+
+class Capture:
+    """The recording of one window."""
+
+    def __init__(self, output: Path, run_folder: Path, run: runs.RunFile) -> None:
+        self._run_folder = run_folder  # where the parent listens
+        self._run = run
+        rank = facts.rank()
+        folder = output / f"rank{rank}-{_host()}-{os.getpid()}"
+        self.session = Session(folder, run.record, rank=rank, run_id=run.run_id)
+        self.steps = self.session.sink("steps")
+        self.profiler: Profiler | None = None
+        self.over = False  # the window has closed
+        self.recorded = False  # there is something in it
+        self._recorders: list[Any] = []
+        self._opened = False
+        self._thread = 0
+        self.first = self._last = 0  # step numbers
+
+    @property
+    def open_now(self) -> bool:
+        """Whether the window is open."""
+        return self._opened and not self.over
+
+    @staticmethod
+    def wanted(run: runs.RunFile) -> bool:
+        """Whether this rank is one of those to be recorded."""
+        return run.record.ranks == "all" or facts.rank() in run.record.ranks
+
+    def begin(self) -> None:
+        """Make the folder, arm the recorders, start to flush."""
+        session = self.session
+        try:
+            session.folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            self.tell("note", text=f"nothing can be recorded: {error}")
+        session.manifest.update(
+            program=facts.program(self._run.kind),
+            versions=facts.versions(),
+            env=facts.clean_environment(dict(os.environ)),
+            rank=session.rank,
+            world_size=facts.world_size(),
+            host=socket.gethostname(),
+            pid=os.getpid(),
+            devices=facts.devices(),
+            window=None,
+            steps_from="",
+            threads=facts.threads(),
+            kineto=None,
+            py_spy=None,
+            why="the program ended before the window opened",
+        )
+        for name in RECORDERS:
+            try:
+                module = importlib.import_module(f"tracer.recording.{name}")
+            except ModuleNotFoundError:
+                continue
+            if hasattr(module, "Recorder"):
+                self._call(module.Recorder(session), "arm")
+        session.start()
+
+    def _call(self, recorder: Any, method: str) -> dict[str, Any]:
+        """Let a recorder do something; one that fails is left out from then on."""
+        try:
+            answer = getattr(recorder, method)()
+        except Exception as error:  # a recorder must never harm the program
+            self.session.manifest["recorders"][recorder.NAME] = {"on": False, "why": f"{method} failed: {error!r}"}
+            if recorder in self._recorders:
+                self._recorders.remove(recorder)
+            return {}
+        if method == "arm":
+            self._recorders.append(recorder)
+        return answer if isinstance(answer, dict) else {}
+
+    def tell(self, what: str, **fields: Any) -> None:
+        """Tell the parent."""
+        runs.tell(self._run_folder, what, folder=str(self.session.folder), **fields)
+
+    # The window.
+
+    def warm(self, number: int, source: str) -> None:
+        """Get the sampler and the profiler ready."""
+        manifest = self.session.manifest
+        manifest["steps_from"] = source
+        manifest["rank"] = self.session.rank = facts.rank()
+        manifest["world_size"] = facts.world_size()
+        manifest["warm_step"] = number
+        name, fix = other_cupti_client()
+        if name:
+            self.session.note(f"{name} holds CUPTI in this process, so GPU work may be missing; {fix}")
+            self.tell("note", text=f"{name} holds CUPTI in this process, so GPU work may be missing; {fix}")
+        self.tell("warming")
+        self._wait_for_sampler()
+        import torch
+
+        try:
+            self.profiler = Profiler(self._run.record, cuda=torch.cuda.is_initialized())
+            self.profiler.prepare()
+        except (RuntimeError, AssertionError) as error:
+            self._profiler_failed(error)
+
+    def _profiler_failed(self, error: BaseException) -> None:
+        self.profiler = None
+        text = f"torch.profiler could not be started: {str(error).partition(chr(10))[0]}"
+        self.session.note(text)
+        self.tell("failed", text=text)
+
+    def _wait_for_sampler(self) -> None:
+        """A sampler takes part of a second to attach: give it that before the window, not inside."""
+        if not self._run.parent or not self._run.record.samples:
+            return
+        until = time.monotonic() + _SAMPLER_WAIT_S
+        ready = self.session.folder / READY
+        while not ready.exists() and time.monotonic() < until:
+            time.sleep(0.005)
+
+    def open(self, number: int) -> None:
+        """The window opens."""
+        if self.profiler is not None:
+            try:
+                self.profiler.start()
+                self.profiler.step(number)
+            except (RuntimeError, AssertionError) as error:
+                self._profiler_failed(error)
+        self._open_recorders(number)
+
+    def _open_recorders(self, number: int) -> None:
+        manifest = self.session.manifest
+        self._thread = get_ident()
+        for recorder in tuple(self._recorders):
+            self._call(recorder, "open")
+        self._opened = True
+        self.first = self._last = number
+        self.session.mark()
+        manifest["window"] = {
+            "start_mono_ns": time.monotonic_ns(),
+            "end_mono_ns": None,
+            "first_step": number,
+            "last_step": None,
+        }
+        manifest["why"] = "the program ended inside the window, and too suddenly to write it"
+        manifest["devices"] = facts.devices()
+        manifest["threads"] = facts.threads()
+        self.session.save()
+        self.tell("open", number=number)
+
+    def step(self, number: int) -> None:
+        """A step begins inside the window."""
+        self._last = number
+        if self.profiler is not None and get_ident() == self._thread:
+            self.profiler.step(number)
+
+    def close(self, number: int, why: str = "") -> None:
+        """The window closes; `why` if before its time."""
+        if not self._opened or self.over:
+            return
+        self._close_recorders(number)
+        if self.profiler is not None:
+            if get_ident() == self._thread:
+                self.profiler.end_step()
+            self.profiler.stop()
+            self._save_trace()
+        self._write(why)
+
+    def _close_recorders(self, number: int) -> None:
+        manifest = self.session.manifest
+        self.over = True
+        end = time.monotonic_ns()
+        manifest["window"].update(end_mono_ns=end, last_step=max(self._last, number - 1, self.first))
+        known = {thread["ident"] for thread in manifest["threads"]}
+        manifest["threads"] += [thread for thread in facts.threads() if thread["ident"] not in known]
+        for recorder in tuple(reversed(self._recorders)):
+            manifest["recorders"][recorder.NAME] = self._call(recorder, "close")
+        self.session.mark()
+
+    def _save_trace(self) -> None:
+        assert self.profiler is not None
+        manifest = self.session.manifest
+        self.tell("writing")
+        if self.profiler.failed:
+            self.session.note(f"the profiler did not end well: {self.profiler.failed}")
+        try:
+            manifest["kineto"] = self.profiler.save(self.session.folder)
+            self.recorded = True
+        except (OSError, RuntimeError, AssertionError) as error:
+            text = f"torch.profiler's trace could not be written: {str(error).partition(chr(10))[0]}"
+            self.session.note(text)
+            self.tell("failed", text=text)
+
+    def _write(self, why: str) -> None:
+        manifest = self.session.manifest
+        failed = self.profiler is not None and self.profiler.failed
+        reason = why or (f"the profiler did not end well: {failed}" if failed else "")
+        if manifest["kineto"] is None and not reason:
+            reason = next((note for note in manifest["notes"] if "torch.profiler" in note), "there is no trace")
+        manifest["complete"] = not reason
+        manifest["why"] = reason
+        for recorder in tuple(self._recorders):
+            self._call(recorder, "disarm")
+        self._recorders.clear()
+        self.session.flush()
+        try:
+            write_json(self.session.folder / "sources.json", facts.sources(self.session))
+        except OSError as error:
+            self.session.note(f"the source files could not be kept: {error}")
+        self.session.save()
+        self.tell("written", text=reason)
+
+    # What else may happen.
+
+    def open_theirs(self, number: int) -> None:
+        """The program's own profiler runs: record beside it."""
+        if not self._opened:
+            self.session.note("the program's own torch.profiler was running: its trace was taken, ours stayed away")
+            self._open_recorders(number)
+
+    def close_theirs(self, number: int) -> None:
+        """The program's own profiler has stopped."""
+        if self._opened and not self.over:
+            self._close_recorders(number)
+
+    def adopt(self, rivals: Rivals) -> None:
+        """Take over what the program's own profiler recorded."""
+        manifest = self.session.manifest
+        name = rivals.hand_over(self.session.folder)
+        if not name:
+            return
+        manifest["kineto"] = name
+        manifest["steps_from"] = manifest["steps_from"] or "profiler"
+        if manifest["window"] is None:
+            start, end, first, last = rivals.last
+            manifest["window"] = {
+                "start_mono_ns": start,
+                "end_mono_ns": end,
+                "first_step": first,
+                "last_step": last,
+            }
+        self.session.note("this trace was recorded by the program's own torch.profiler, with its own settings")
+        self.over = self.recorded = True
+        self._write("")
+
+    def cancel(self) -> None:
+        """End a session that has only been warmed up."""
+        if self.profiler is not None:
+            try:
+                self.profiler.cancel()
+            except (RuntimeError, AssertionError) as error:
+                self.session.note(f"the profiler's warm-up did not end well: {error}")
+            self.profiler = None
+
+    def end(self, why: str = "") -> None:
+        """The process ends, or another window begins."""
+        if why and not self.over:
+            self.session.manifest["why"] = why
+        for recorder in tuple(self._recorders):
+            self._call(recorder, "disarm")
+        self._recorders.clear()
+        if not self.over:
+            try:
+                write_json(self.session.folder / "sources.json", facts.sources(self.session))
+            except OSError as error:
+                self.session.note(f"the source files could not be kept: {error}")
+        self.session.end()
+
+    def forget(self) -> None:
+        """This is a forked child: nothing here is its own."""
+        if self.profiler is not None and "torch" in sys.modules:
+            sys.modules["torch"].autograd._enable_record_function(False)
+        for recorder in self._recorders:
+            if hasattr(recorder, "forked"):
+                recorder.forked()
+        self.session.forget()
+
+
+def _host() -> str:
+    return "".join(c if c.isalnum() or c in ".-_" else "-" for c in socket.gethostname()) or "host"

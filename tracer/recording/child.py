@@ -1,0 +1,439 @@
+"""In the program's own process: waits for CUDA or a step, records the window, and leaves no trace of itself.
+
+`watch` is called once torch is imported. Until the first CUDA call or step nothing is
+written and no thread runs. Whatever goes wrong here is noted in the manifest; the
+program never sees it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import functools
+import os
+import re
+import signal
+import sys
+import threading
+import time
+import traceback
+from _thread import RLock, get_ident, start_new_thread
+from collections.abc import Callable
+from pathlib import Path
+from threading import get_native_id
+from typing import Any
+
+from tracer.recording import runs
+from tracer.recording.capture import Capture
+from tracer.recording.exits import Exits
+from tracer.recording.rivals import Rivals
+from tracer.recording.steps import RANKS, StepHooks
+from tracer.recording.window import Phase, Plan
+
+_STEPPING = re.compile(r"\.step\(|\boptim\b|Trainer\b|\.fit\(|record_function|profiler")
+_NO_STEP_S = 30.0  # after so long without any step, a window of seconds is recorded instead
+_STOP = "stop"  # in the run's folder: the boundary at which all ranks end
+_ALONE = ("torch._inductor.compile_worker", "multiprocessing.resource_tracker", "torch.distributed.run", "torchrun")
+
+
+def _guarded(method: Callable[..., None]) -> Callable[..., None]:
+    """A way in from the program: our own bugs end the recording, and not the program."""
+
+    @functools.wraps(method)
+    def call(self: Child, *args: Any, **kwargs: Any) -> None:
+        try:
+            method(self, *args, **kwargs)
+        except Exception:  # whatever it is, the program goes on
+            self.give_up(traceback.format_exc())
+
+    return call
+
+
+class Child:
+    """The recorder of one process of a run."""
+
+    def __init__(self, folder: Path, run: runs.RunFile) -> None:
+        self.number = 0  # of the step in which the program is
+        self._folder = folder
+        self._run = run
+        self._plan = Plan(run.window)
+        self._lock = RLock()
+        self._inside = 0  # the thread that is at work in here: what it marks itself is not a step
+        self._alive = True
+        self._armed_ns = 0
+        self._source = ""
+        self._told_s = 0.0
+        self._stop_at: int | None = None
+        self._capture: Capture | None = None
+        self._hooks: StepHooks | None = None
+        self._rivals: Rivals | None = None
+        self._exits: Exits | None = None
+
+    # Before anything happens.
+
+    def watch(self, *, at_once: bool = False) -> None:
+        """Hook into torch and wait; or begin at once, where the program asked for it."""
+        import torch
+
+        self._hooks = StepHooks(self._run.window.step_from, self.boundary)
+        self._rivals = Rivals(self._our_profiler, self)
+        if at_once or torch.cuda.is_initialized():
+            self.arm()
+        elif _has_gpu():
+            torch.cuda._lazy_call(self._cuda_begins)
+        elif self._by_time() and not _is_helper():
+            self.arm()
+
+    @_guarded
+    def _cuda_begins(self) -> None:
+        """Called by torch in the middle of its initialisation, when CUDA is up but not yet said to be."""
+        import torch
+
+        before = torch.cuda._initialized
+        torch.cuda._initialized = True
+        try:
+            self.arm()
+        finally:
+            torch.cuda._initialized = before
+
+    def _by_time(self) -> bool:
+        return self._plan.by_time or self._run.window.step_from == "time" or self._stepless()
+
+    def _stepless(self) -> bool:
+        """Whether nothing was asked for, and the program's main file shows no sign of steps."""
+        window = self._run.window
+        if self._run.kind == "library" or window.step_from != "auto" or window.steps or window.every or window.signal:
+            return False
+        main = getattr(sys.modules.get("__main__"), "__file__", None) or (sys.argv[0] if sys.argv else "")
+        try:
+            return not _STEPPING.search(Path(main).read_text(encoding="utf-8", errors="replace"))
+        except OSError:
+            return False
+
+    def arm(self) -> None:
+        """The program uses CUDA, or steps: from now on this process is recorded."""
+        with self._lock:
+            if self._armed_ns or not self._alive:
+                return
+            self._armed_ns = time.monotonic_ns()
+            outer, self._inside = self._inside, get_ident()
+            try:
+                self._arm()
+            finally:
+                self._inside = outer
+
+    def _arm(self) -> None:
+        plan = self._plan
+        if not plan.by_time and self._by_time():
+            plan.whole_program()
+        if not Capture.wanted(self._run):
+            if not plan.window.stop_after:
+                self._unhook()
+            return
+        self._exits = Exits(self.finish, self._forked)
+        if plan.window.signal and threading.current_thread() is threading.main_thread():
+            signal.signal(signal.Signals[plan.window.signal], lambda number, frame: self._ask())
+        self._capture = self._new_capture()
+        if plan.by_time and plan.window.signal is None:
+            if plan.skip_seconds:
+                start_new_thread(self._later, (plan.skip_seconds, self._ask))
+            else:
+                plan.ask()
+        self._advance(self._armed_ns)
+
+    def _new_capture(self) -> Capture:
+        folder = self._folder
+        if self._plan.opened:
+            folder = folder.with_name(f"{folder.name}-w{self._plan.opened + 1}")
+        capture = Capture(folder, self._folder, self._run)
+        capture.session.each_second(self._each_second)
+        capture.begin()
+        capture.tell("armed", number=0, of=self._plan.waits_for or 0)
+        return capture
+
+    # At each boundary.
+
+    @_guarded
+    def boundary(self, source: str) -> None:
+        """A step may begin here, says `source`."""
+        now = time.monotonic_ns()
+        if not self._alive or self._inside == get_ident() or RANKS[source] < RANKS.get(self._source, 0):
+            return
+        with self._lock:
+            self.arm()
+            better = source != self._source and self._source != ""
+            if not self._alive or (better and self._plan.phase is not Phase.WAITING):
+                return
+            self._source = source
+            if better:  # the same step once more, from a better source
+                return
+            self._inside = get_ident()
+            try:
+                self.number += 1
+                self._advance(now)
+            finally:
+                self._inside = 0
+        self._stop_if_due()
+
+    def _advance(self, now: int) -> None:
+        """Go on to the phase that begins here."""
+        plan, capture = self._plan, self._capture
+        if capture is None:
+            plan.at(self.number)
+            return
+        if plan.phase is Phase.WAITING and plan.due(self.number) and self._stand_back(capture):
+            capture.steps.add(["step", now, self.number, get_native_id(), capture.open_now])
+            return
+        before = plan.phase
+        if before is Phase.WAITING and plan.due(self.number) and capture.over:
+            capture.end()
+            capture = self._capture = self._new_capture()
+        after = plan.at(self.number)
+        if before is not Phase.WARMING or after is Phase.OPEN:
+            capture.steps.add(["step", now, self.number, get_native_id(), after is Phase.OPEN])
+        if before is Phase.OPEN and after is not Phase.OPEN:
+            capture.close(self.number)
+            self._window_closed()
+            capture.steps.add(["step", time.monotonic_ns(), self.number, get_native_id(), False])
+        elif before is Phase.WAITING and after is not Phase.WAITING:
+            capture.steps.add(["step", now + 1, -1, get_native_id(), False])  # steps that warm up are of no pace
+            capture.warm(self.number, self._source or "time")
+            self._announce_stop()
+        if after is Phase.OPEN:
+            if before is Phase.OPEN:
+                capture.step(self.number)
+            else:
+                self._open(capture)
+
+    def _open(self, capture: Capture) -> None:
+        capture.open(self.number)
+        if self._plan.seconds is not None:
+            start_new_thread(self._later, (self._plan.seconds, self._time_is_up))
+
+    def _window_closed(self) -> None:
+        if self._plan.window.stop_after and self._plan.by_time:
+            self._say_stop(self.number + 2)
+
+    # Windows of seconds, and windows on demand.
+
+    @_guarded
+    def _later(self, seconds: float, call: Any) -> None:
+        time.sleep(seconds)
+        if self._alive:
+            call()
+
+    def _ask(self) -> None:
+        """Open a window: at the next boundary, or now if the program does not step."""
+        self._plan.ask()
+        if self._plan.by_time:
+            start_new_thread(self._open_now, ())
+
+    @_guarded
+    def _open_now(self) -> None:
+        with self._lock:
+            if self._alive and self._plan.asked:
+                self._inside = get_ident()
+                try:
+                    self._advance(time.monotonic_ns())
+                finally:
+                    self._inside = 0
+
+    @_guarded
+    def _time_is_up(self) -> None:
+        with self._lock:
+            capture = self._capture
+            if not self._alive or capture is None or self._plan.phase is not Phase.OPEN:
+                return
+            self._inside = get_ident()
+            try:
+                self._plan.close(self.number)
+                capture.close(self.number)
+                self._window_closed()
+            finally:
+                self._inside = 0
+        if self._plan.window.stop_after and self.number == 0:
+            _raise_exit_in_main()
+
+    @_guarded
+    def _each_second(self) -> None:
+        """On the flushing thread: say how far the program is, and give up on steps that do not come."""
+        capture, plan = self._capture, self._plan
+        if capture is None or not self._alive or plan.phase is not Phase.WAITING:
+            return
+        if plan.waits_for is not None:
+            capture.tell("waiting", number=self.number, of=plan.waits_for)
+        patient = time.monotonic_ns() - self._armed_ns < _NO_STEP_S * 1e9
+        if self.number or patient or plan.by_time or plan.window.signal or self._run.kind == "library":
+            return
+        if plan.window.step_from == "auto":
+            capture.session.note(f"no step was seen in {_NO_STEP_S:.0f} s: recorded by time instead")
+            plan.whole_program()
+            self._ask()
+
+    # The program's own profiler.
+
+    def _our_profiler(self) -> Any:
+        profiler = self._capture.profiler if self._capture is not None else None
+        return profiler.inner if profiler is not None else None
+
+    @property
+    def place(self) -> Path | None:
+        """Where a copy of what their profiler saves may be kept."""
+        return self._capture.session.folder if self._capture is not None else None
+
+    def _stand_back(self, capture: Capture) -> bool:
+        """Whether the program's own profiler has the session, or waits for it."""
+        if self._rivals is None or not self._rivals.present:
+            return False
+        if self._rivals.running:
+            capture.open_theirs(self.number)
+        return True
+
+    @_guarded
+    def before_theirs(self) -> None:
+        """Theirs is about to take the session: end ours."""
+        capture, plan = self._capture, self._plan
+        if capture is None or not self._alive:
+            return
+        with self._lock:
+            if plan.phase is Phase.OPEN:
+                capture.close(self.number, "the program started its own torch.profiler, so the window ended before")
+                plan.drop()
+            elif plan.phase is Phase.WARMING:
+                capture.cancel()
+                plan.again()
+
+    @_guarded
+    def theirs(self, *, running: bool) -> None:
+        """Theirs has started, or is about to end."""
+        capture, plan = self._capture, self._plan
+        if capture is None or not self._alive or capture.over or plan.phase is not Phase.WAITING:
+            return
+        with self._lock:
+            if running and plan.due(self.number):
+                capture.open_theirs(self.number)
+            elif not running and capture.open_now:
+                capture.close_theirs(self.number)
+                plan.drop()
+
+    # The end.
+
+    def _announce_stop(self) -> None:
+        """Tell the other ranks where a window that nobody could foresee will end."""
+        if self._plan.window.stop_after and self._plan.closes_at is not None:
+            self._say_stop(self._plan.closes_at)
+
+    def _say_stop(self, number: int) -> None:
+        self._stop_at = number
+        try:
+            (self._folder / _STOP).write_text(str(number))
+        except OSError:
+            return
+
+    def _stop_if_due(self) -> None:
+        """End the program where its window has closed, at the same step on all ranks."""
+        if not self._plan.window.stop_after:
+            return
+        if self._stop_at is None:
+            try:
+                self._stop_at = int((self._folder / _STOP).read_text() or 0) or None
+            except (OSError, ValueError):
+                self._stop_at = None if self._capture is not None else self._plan.stops_at
+        if self._stop_at is not None and self.number >= self._stop_at:
+            if self.number > self._stop_at + 1:  # the program caught SystemExit and goes on
+                self.finish("")
+                _flush_and_leave()
+            raise SystemExit(0)
+
+    @_guarded
+    def finish(self, why: str = "") -> None:
+        """Write what there is: the process ends."""
+        with self._lock:
+            if not self._alive:
+                return
+            self._alive = False
+            self._inside = get_ident()
+            capture = self._capture
+            if capture is not None:
+                self._finish(capture, why)
+            self._unhook()
+
+    def _finish(self, capture: Capture, why: str) -> None:
+        plan = self._plan
+        if plan.phase is Phase.OPEN:
+            whole = plan.window.seconds is None and plan.by_time and not why
+            done = "before its time" if plan.by_time else f"after {self.number - capture.first} of {plan.steps} steps"
+            short = f"the window was cut short {done}: {why or 'the program ended'}"
+            capture.close(self.number, "" if whole else short)
+        elif plan.phase is Phase.WARMING:
+            capture.cancel()
+        if not capture.recorded and self._rivals is not None and self._rivals.has_recorded:
+            capture.adopt(self._rivals)
+        if not capture.over:
+            capture.end(why or self._never_opened())
+        else:
+            capture.end()
+
+    def _never_opened(self) -> str:
+        waits_for = self._plan.waits_for
+        if self._plan.window.signal:
+            return f"the window never opened: no {self._plan.window.signal} came"
+        if waits_for is None:
+            return "the window never opened: the program ended before"
+        return f"the window never opened: it begins at step {waits_for}, and the program ended at step {self.number}"
+
+    def give_up(self, why: str) -> None:
+        """Something of ours failed: leave the program alone, and say what it was."""
+        with contextlib.suppress(Exception):  # the program comes first
+            self._unhook()
+            with (self._folder / "unreached.txt").open("a") as file:
+                file.write(f"{os.getpid()}: {why}\n")
+            if self._capture is not None:
+                self._capture.end(f"the recorder failed: {why.strip().splitlines()[-1]}")
+
+    def _unhook(self) -> None:
+        self._alive = False
+        for hooks in (self._hooks, self._rivals, self._exits):
+            if hooks is not None:
+                hooks.remove()
+
+    def _forked(self) -> None:
+        """This is a forked child: it is left alone."""
+        self._alive = False
+        self._lock = RLock()
+        if self._capture is not None:
+            self._capture.forget()
+        for hooks in (self._hooks, self._rivals):
+            if hooks is not None:
+                hooks.remove()
+
+
+def _has_gpu() -> bool:
+    """Whether there may be a GPU, without asking the driver: that would harm a later fork."""
+    return any(Path(path).exists() for path in ("/dev/nvidiactl", "/dev/kfd", "/dev/dxg"))
+
+
+def _is_helper() -> bool:
+    """Whether this process only serves others: launchers, workers, trackers."""
+    words = " ".join(sys.orig_argv)
+    return "--multiprocessing-fork" in words or "forkserver" in words or any(word in words for word in _ALONE)
+
+
+def _raise_exit_in_main() -> None:
+    """End a program that does not step, from another thread."""
+    main = ctypes.c_ulong(threading.main_thread().ident or 0)
+    ctypes.pythonapi.PyThreadState_SetAsyncExc(main, ctypes.py_object(SystemExit))
+    time.sleep(5)
+    _flush_and_leave()
+
+
+def _flush_and_leave() -> None:
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
+    os._exit(0)
+
+
+def start(folder: str) -> None:
+    """Called by the injected sitecustomize when torch has been imported."""
+    path = Path(folder)
+    Child(path, runs.read_run(path)).watch()

@@ -1,0 +1,115 @@
+"""Every way out of a process leads through `finish`, and the way stays the program's own.
+
+Covered: the end of the script, an exception, sys.exit, os._exit, exec, SIGTERM and
+SIGHUP where the program leaves them alone. A forked child is told to forget everything.
+"""
+
+from __future__ import annotations
+
+import atexit
+import ctypes
+import os
+import signal
+import threading
+import time
+from _thread import start_new_thread
+from collections.abc import Callable
+from typing import Any
+
+_SIGNALS = (signal.SIGTERM, signal.SIGHUP)
+_PATIENCE_S = 20.0  # torchrun kills what is still there 30 s after its SIGTERM
+
+
+class Exits:
+    """The ways out of this process."""
+
+    def __init__(self, finish: Callable[[str], None], forked: Callable[[], None]) -> None:
+        self._finish = finish
+        self._forked = forked
+        self._undo: list[Callable[[], None]] = []
+        self._on = True
+        self._ours = self._terminated  # one object: a bound method is a new one each time
+        os.register_at_fork(after_in_child=self._after_fork)
+        atexit.register(self._at_exit)
+        self._undo.append(lambda: atexit.unregister(self._at_exit))
+        for name in ("_exit", "execv", "execve"):
+            self._wrap(name)
+        if threading.current_thread() is threading.main_thread():
+            self._catch_signals()
+
+    def remove(self) -> None:
+        """Leave the process as it was."""
+        self._on = False
+        for undo in self._undo:
+            undo()
+        self._undo.clear()
+
+    def _at_exit(self) -> None:
+        self._finish("")
+
+    def _after_fork(self) -> None:
+        if self._on:
+            self.remove()
+            self._forked()
+
+    def _wrap(self, name: str) -> None:
+        original = getattr(os, name)
+
+        def leave(*args: Any) -> Any:
+            self._finish(f"it left by os.{name}")
+            return original(*args)
+
+        leave.__name__ = leave.__qualname__ = name
+        leave.__doc__ = original.__doc__
+        setattr(os, name, leave)
+
+        def undo() -> None:
+            if getattr(os, name) is leave:
+                setattr(os, name, original)
+
+        self._undo.append(undo)
+
+    def _catch_signals(self) -> None:
+        """Take the signals that would kill at once; whoever asks still sees the default."""
+        set_handler, get_handler = signal.signal, signal.getsignal
+
+        def wrapped_set(signalnum: Any, handler: Any) -> Any:
+            ours = self._ours if signalnum in _SIGNALS and handler == signal.SIG_DFL else handler
+            before = set_handler(signalnum, ours)
+            return signal.SIG_DFL if before is self._ours else before
+
+        def wrapped_get(signalnum: Any) -> Any:
+            now = get_handler(signalnum)
+            return signal.SIG_DFL if now is self._ours else now
+
+        def undo() -> None:
+            if signal.signal is wrapped_set:
+                signal.signal = set_handler
+            if signal.getsignal is wrapped_get:
+                signal.getsignal = get_handler
+            for number in _SIGNALS:
+                if get_handler(number) is self._ours and threading.current_thread() is threading.main_thread():
+                    set_handler(number, signal.SIG_DFL)
+
+        for number in _SIGNALS:
+            if get_handler(number) == signal.SIG_DFL:
+                set_handler(number, self._ours)
+        for wrapped, original in ((wrapped_set, set_handler), (wrapped_get, get_handler)):
+            wrapped.__name__, wrapped.__qualname__ = original.__name__, original.__qualname__
+            wrapped.__doc__ = original.__doc__
+        signal.signal, signal.getsignal = wrapped_set, wrapped_get
+        self._undo.append(undo)
+
+    def _terminated(self, number: int, frame: Any) -> None:
+        """Finish, then die of the same signal; in any case die soon."""
+
+        def die_anyway() -> None:
+            time.sleep(_PATIENCE_S)
+            ctypes.CDLL(None).signal(number, None)  # signal.signal is for the main thread, which hangs
+            os.kill(os.getpid(), number)
+
+        start_new_thread(die_anyway, ())
+        self._finish(f"it got {signal.Signals(number).name}")
+        self.remove()
+        signal.signal(number, signal.SIG_DFL)
+        os.kill(os.getpid(), number)

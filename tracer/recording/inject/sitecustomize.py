@@ -1,0 +1,102 @@
+"""Gets the recorder into every Python process of a run, through PYTHONPATH.
+
+Python imports this at its start. It hides itself, hands over to the sitecustomize
+that would have been found without it, and waits for torch to be imported; a process
+that never imports torch pays nothing more.
+"""
+
+import os
+import sys
+
+_HERE = os.path.dirname(os.path.abspath(__file__))  # noqa: PTH100,PTH120 - pathlib takes too long here
+
+
+def _begin(folder):  # type: ignore[no-untyped-def]
+    """Torch is there: start the recorder."""
+    home = os.path.dirname(os.path.dirname(os.path.dirname(_HERE)))  # noqa: PTH120
+    added = "tracer" not in sys.modules
+    if added:
+        sys.path.insert(0, home)
+    try:
+        if os.environ.get("TRACER_LOCATE"):
+            from tracer.recording import locate_child
+
+            locate_child.install()
+        if folder:
+            from tracer.recording import child
+
+            child.start(folder)
+    except Exception as error:  # whatever it is, the program goes on
+        try:
+            with open(os.path.join(folder, "unreached.txt"), "a") as file:  # noqa: PTH118,PTH123
+                file.write(f"{os.getpid()}: {sys.executable}: {error!r}\n")
+        except OSError:
+            pass
+    finally:
+        if added and home in sys.path:
+            sys.path.remove(home)
+
+
+class _Torch:
+    """A finder that waits for `import torch`, and is gone after it."""
+
+    def __init__(self, folder):  # type: ignore[no-untyped-def]
+        self._folder = folder
+
+    def find_spec(self, name, path=None, target=None):  # type: ignore[no-untyped-def]
+        """Find torch as usual, and have us called once it has been executed."""
+        if name != "torch":
+            return None
+        sys.meta_path.remove(self)
+        for finder in sys.meta_path:
+            spec = finder.find_spec(name, path, target)
+            if spec is not None:
+                break
+        else:
+            return None
+        loader, folder = spec.loader, self._folder
+        execute = loader.exec_module
+
+        def exec_module(module):  # type: ignore[no-untyped-def]
+            del loader.exec_module
+            execute(module)
+            _begin(folder)
+
+        # Python leaves the frames of its own importlib out of the traceback of a failed import.
+        exec_module.__code__ = exec_module.__code__.replace(co_filename="<frozen importlib._bootstrap_external>")
+        loader.exec_module = exec_module
+        return spec
+
+
+def _install():  # type: ignore[no-untyped-def]
+    sys.path[:] = [entry for entry in sys.path if os.path.abspath(entry or ".") != _HERE]  # noqa: PTH100
+    sys.path_importer_cache.pop(_HERE, None)
+    folder = os.environ.get("TRACER_RUN")
+    if not folder and os.environ.get("TRACER_LOCATE"):
+        sys.meta_path.insert(0, _Torch(""))
+    elif folder and os.path.isdir(folder):  # noqa: PTH112
+        sys.meta_path.insert(0, _Torch(folder))
+        with open(os.path.join(folder, "reached.txt"), "a") as file:  # noqa: PTH118,PTH123
+            file.write(f"{os.getpid()}\n")
+
+
+def _hand_over():  # type: ignore[no-untyped-def]
+    """Run the sitecustomize that stands behind this one; without any, let this import fail as it would have."""
+    for finder in sys.meta_path:
+        spec = finder.find_spec("sitecustomize", None)
+        if spec is not None:
+            break
+    else:
+        raise ImportError("No module named 'sitecustomize'", name="sitecustomize")
+    module = sys.modules["sitecustomize"]
+    module.__spec__, module.__file__, module.__loader__ = spec, spec.origin, spec.loader
+    del sys.modules["sitecustomize"]
+    sys.modules["sitecustomize"] = module
+    spec.loader.exec_module(module)
+
+
+try:
+    _install()
+except OSError:
+    pass
+_hand_over()
