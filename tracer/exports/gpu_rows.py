@@ -10,6 +10,7 @@ from tracer.analysis.intervals import covered
 from tracer.analysis.launches import busy, device_tracks, lead, queue_depth
 from tracer.exports import colours
 from tracer.exports.arrows import GPU_SPAN, GRAPH, IDLE
+from tracer.exports.host_rows import counter_rows
 from tracer.exports.lanes import free_lanes, nested_lanes, open_at_start
 from tracer.exports.naming import stream_name
 from tracer.exports.rows import Arg, Counter, Row, Slices
@@ -35,6 +36,7 @@ def gpu_rows(scene: Scene, rank: int, device: int) -> Iterator[Row]:
         yield from _stream_rows(scene, int(track), key, 100 + place)
     yield from _copy_rows(scene, tracks, key)
     yield from _idle_rows(scene, rank, device, key)
+    yield from counter_rows(scene, rank, device, key, 905)
     yield from _mark_rows(scene, tracks, key)
 
 

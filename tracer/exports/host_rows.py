@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import numpy as np
 
@@ -42,7 +42,8 @@ def process_rows(scene: Scene, rank: int, pid: int) -> Iterator[Row]:
     for index, track in enumerate(trace.tracks):
         if (track.rank, track.pid) == (rank, pid) and not track.on_gpu:
             yield from _thread_rows(scene, index, track, key)
-    yield from counter_rows(scene, key, lambda track: (track.rank, track.pid) == (rank, pid))
+    if pid == next(track.pid for track in trace.tracks if track.rank == rank and not track.on_gpu):
+        yield from counter_rows(scene, rank, NONE, key)
 
 
 def _thread_rows(scene: Scene, index: int, track: Track, process: str) -> Iterator[Row]:
@@ -171,27 +172,20 @@ def line_text(scene: Scene, frame: int) -> str:
     return f"{file.rpartition('/')[2]}:{line} {text[:60]}".strip()
 
 
-def counter_rows(scene: Scene, parent: str, belongs: Callable[[Track], bool]) -> Iterator[Row]:
-    """Recorded counters of a process or a device: memory, above all."""
-    counters = scene.trace.counters
+def counter_rows(scene: Scene, rank: int, device: int, parent: str, place: int = 0) -> Iterator[Row]:
+    """Recorded counters of a device, or (device NONE) of a rank's process: memory, above all."""
+    counters, tracks = scene.trace.counters, scene.trace.tracks
     if not len(counters):
         return
-    owned = np.array([belongs(track) for track in scene.trace.tracks] or [False])
-    for name in np.unique(counters.name):
-        for device in np.unique(counters.device[counters.name == name]):
-            rows = np.flatnonzero((counters.name == name) & (counters.device == device))
-            rows = rows[owned[counters.track[rows]] & (counters.track[rows] != NONE)]
-            if len(rows):
-                yield counter_row(scene, rows, parent)
-
-
-def counter_row(scene: Scene, rows: Ints, parent: str, rank: int = 0) -> Row:
-    """One counter as a row."""
-    counters = scene.trace.counters
-    rows = rows[np.argsort(counters.time_ns[rows], kind="stable")]
-    name = scene.trace.names[counters.name[rows[0]]]
-    unit = "bytes" if any(word in name.lower() for word in ("byte", "memory", "alloc", "reserved")) else "count"
-    values = counters.value[rows]
-    whole = values.astype(np.int64) if np.all(values == np.rint(values)) else values
-    key = f"{parent} counter {name} {counters.device[rows[0]]}"
-    return Row(key, name, parent, rank, counter=Counter(counters.time_ns[rows], whole, unit))
+    # A counter without a track is of the only rank there is, or of the first.
+    ranks = np.array([*(track.rank for track in tracks), min(track.rank for track in tracks)])
+    mine = np.flatnonzero((counters.device == device) & (ranks[counters.track] == rank))
+    for name in np.unique(counters.name[mine]):
+        rows = mine[counters.name[mine] == name]
+        rows = rows[np.argsort(counters.time_ns[rows], kind="stable")]
+        text = scene.trace.names[name]
+        unit = "bytes" if any(word in text.lower() for word in ("byte", "memory", "alloc", "reserved")) else "count"
+        values = counters.value[rows]
+        whole = values.astype(np.int64) if np.all(values == np.rint(values)) else values
+        counter = Counter(counters.time_ns[rows], whole, unit)
+        yield Row(f"{parent} counter {text}", text, parent, place, "As recorded.", counter=counter)

@@ -37,7 +37,7 @@ def free_lanes(start_ns: Ints, end_ns: Ints) -> Ids:
     lanes = np.zeros(len(start_ns), np.int32)
     if len(start_ns) < 2 or np.all(np.maximum.accumulate(end_ns)[:-1] <= start_ns[1:]):
         return lanes
-    if np.all(end_ns[1:] >= end_ns[:-1]):
+    if np.all(end_ns[1:] >= end_ns[:-1]) and np.all(end_ns > start_ns):
         return _queue_lanes(start_ns, end_ns)
     free: list[int] = []
     taken: list[tuple[int, int]] = []
@@ -56,7 +56,7 @@ def free_lanes(start_ns: Ints, end_ns: Ints) -> Ids:
 
 def open_at_start(start_ns: Ints, end_ns: Ints) -> Ints:
     """How many earlier slices (sorted by start) are still open when each one starts."""
-    return np.arange(len(start_ns)) - np.searchsorted(np.sort(end_ns), start_ns, "right")
+    return np.maximum(np.arange(len(start_ns)) - np.searchsorted(np.sort(end_ns), start_ns, "right"), 0)
 
 
 def _queue_lanes(start_ns: Ints, end_ns: Ints) -> Ids:
