@@ -2,21 +2,67 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
+from types import MappingProxyType
 
 from tracer.errors import TraceError
 from tracer.plugins import modules_in
+from tracer.readers._bytes import Progress
 from tracer.trace import Trace
 
+WHAT_IS = "give a trace of torch.profiler (.json, .json.gz, .json.zst), an Nsight Systems .sqlite or a recording"
 
-def load(path: str | Path) -> Trace:
-    """The trace in a file or a folder, whatever its format."""
+
+def load(
+    path: str | Path,
+    *,
+    source_root: str | Path | None = None,
+    samples: str | Path | None = None,
+    progress: Progress | None = None,
+) -> Trace:
+    """The trace in a file, a folder, or on standard input (`-`).
+
+    `source_root` is where the program's files are, for a trace that does not carry
+    them; `samples` a file of py-spy taken beside it; `progress` is called with
+    (bytes read, bytes in all or 0, events so far).
+    """
+    from tracer.readers import _sources
+
     path = Path(path)
-    if not path.exists():
-        raise TraceError(f"{path} does not exist")
-    head = b"" if path.is_dir() else path.open("rb").read(4096)
+    trace = _read(path, progress)
+    if samples is not None:
+        from tracer.readers import pyspy
+
+        trace = pyspy.merge(trace, Path(samples))
+    found = _sources.find(trace, path, Path(source_root) if source_root is not None else None)
+    if found:
+        trace = dataclasses.replace(trace, sources=MappingProxyType(found | dict(trace.sources)))
+    return trace
+
+
+def _read(path: Path, progress: Progress | None) -> Trace:
+    from tracer.readers import kineto
+
+    if str(path) == "-":
+        return kineto.load(path, progress)
+    try:
+        head = b"" if path.is_dir() else _head(path)
+    except FileNotFoundError:
+        raise TraceError(f"{path} does not exist") from None
+    except OSError as error:
+        raise TraceError(f"{path} cannot be read", why=str(error)) from error
+    if kineto.accepts(path, head):
+        return kineto.load(path, progress)
     for reader in modules_in("tracer.readers"):
         if reader.accepts(path, head):
             trace: Trace = reader.load(path)
             return trace
-    raise TraceError(f"{path} is not a trace", fix="give a trace of torch.profiler (.json or .json.gz)")
+    if not head and not path.is_dir():
+        raise TraceError(f"{path} is not a trace", why="it is empty", fix=WHAT_IS)
+    raise TraceError(f"{path} is not a trace", why="no reader knows its format", fix=WHAT_IS)
+
+
+def _head(path: Path) -> bytes:
+    with path.open("rb") as file:
+        return file.read(4096)

@@ -1,36 +1,25 @@
-"""Events become columns, chunk by chunk; rows get their tracks at the end, when all labels and calls are known.
+"""Events become columns, batch by batch: what a row is, its category says, never its process or arguments.
 
-- What a row is, its category says, never its process or its arguments: a synchronisation
-  record or a Triton call with a `stream` is not GPU work, and a Python thread can be process 0.
-- A device's row belongs to the process that launched it, so that correlation ids of several
-  processes in one file are kept apart.
-- A synchronisation record lies on the thread of its call, or on a thread without number if there is none.
+A synchronisation record or a Triton call with a `stream` is not GPU work, and a Python
+thread can be process 0. Which track a row belongs to is settled at the end (`_tracks.py`).
 """
 
 from __future__ import annotations
 
+import json
 import re
 from collections import Counter, defaultdict
-from collections.abc import Mapping
+from collections.abc import Sequence
+from operator import attrgetter
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from tracer.building import TraceBuilder
 from tracer.readers import _events
-from tracer.readers._events import NO_ARGS, Event, integer, integers
-from tracer.trace import (
-    NONE,
-    Collectives,
-    Counters,
-    Ids,
-    Ints,
-    Kind,
-    Loss,
-    OpDetails,
-    WaitDetails,
-    WorkDetails,
-)
+from tracer.readers._events import Batch, Event, Raw, TextEvent, decode_args, integer, integers
+from tracer.trace import NONE, Collectives, Counters, Ids, Ints, Kind, Loss, OpDetails, Table, WaitDetails, WorkDetails
 
 KINDS = {
     "cpu_op": Kind.OP,
@@ -66,380 +55,291 @@ KINDS = {
     "xpu_scope_profiler": Kind.GPU_OTHER,
 }
 WINDOW = "trace"  # category of the profiler's own span over the whole window
-_UNKNOWN = -1  # kind of a row that its process's label decides at the end
-_ON_DEVICE = (Kind.KERNEL, Kind.COPY, Kind.FILL, Kind.GPU_MARK, Kind.GPU_OTHER)
-_LAUNCHED = (Kind.KERNEL, Kind.COPY, Kind.FILL)
+UNKNOWN = -1  # kind of a row that its process's label decides at the end
+WORK = (Kind.KERNEL, Kind.COPY, Kind.FILL)
+ON_DEVICE = (*WORK, Kind.GPU_MARK, Kind.GPU_OTHER)
+FLOWS = ("s", "t", "f")
+MOST_NS = 2**61  # of a stamp or duration, so that their sums fit
 _DTYPE_BYTES = {"double": 8, "float": 4, "int": 4, "long": 8, "half": 2, "bfloat16": 2, "bool": 1, "byte": 1, "char": 1}
-_DEVICE_LABEL = re.compile(r"^(?:GPU|NPU|XPU|HPU|MTIA|TPU|Ascend)\b\D*(\d*)")
+_TABLES: dict[str, type[Table]] = {
+    "ops": OpDetails,
+    "work": WorkDetails,
+    "waits": WaitDetails,
+    "collectives": Collectives,
+    "counters": Counters,
+}
+_kind_of = attrgetter("ph", "cat")
+_thread_of = attrgetter("pid", "tid")
+AnyEvent = Event | TextEvent
 
 
 class EventColumns:
-    """Collects the events of one file."""
+    """The events of one file."""
 
-    def __init__(self, builder: TraceBuilder, threads: Mapping[int, int], names: Mapping[int, str]) -> None:
+    def __init__(self, builder: TraceBuilder) -> None:
         self.builder = builder
-        self._threads = threads
-        self._known_names = names
+        self.rows = 0
         self.losses: Counter[str] = Counter()
         self.window: list[int] = []  # stamps of the profiler's own span and end mark
-        self.rows = 0
-        self._names = _NameIds(builder)
-        self._places: dict[Any, int] = {}  # (process, thread) as they stand in the file, or (device, stream)
-        self._parts: defaultdict[str, list[Any]] = defaultdict(list)
-        self._ops: list[dict[str, Any]] = []
-        self._work: list[dict[str, Any]] = []
-        self._waits: list[dict[str, Any]] = []
-        self._collectives: list[dict[str, Any]] = []
-        self._counters: list[dict[str, Any]] = []
+        self.places = _Numbers()  # (process, thread) as they stand in the file, or (_, process, device, stream)
         self.thread_names: dict[tuple[int, int], str] = {}
         self.process_names: dict[Any, str] = {}
         self.process_labels: dict[Any, str] = {}
+        self._names = _NameIds(builder)
+        self._texts = _TextIds(builder)
+        self._parts: defaultdict[str, list[Any]] = defaultdict(list)
+        self._details: defaultdict[str, list[dict[str, Any]]] = defaultdict(list)
 
-    # -- taking events in ---------------------------------------------------------------
-
-    def add(self, events: list[Event], ts_ns: Ints | None = None, dur_ns: Ints | None = None) -> None:
-        """A chunk of events; with their stamps if those are no exact doubles."""
-        groups: defaultdict[tuple[str | None, str | None], list[int]] = defaultdict(list)
-        for at, event in enumerate(events):
-            groups[event.ph, event.cat].append(at)
+    def add(self, batch: Batch) -> None:
+        """Take events in."""
+        groups: defaultdict[Any, list[int]] = defaultdict(list)
+        for at, key in enumerate(map(_kind_of, batch.events)):
+            groups[key].append(at)
         for (phase, category), rows in groups.items():
+            if phase in FLOWS:
+                continue  # correlation ids say the same
+            events = [batch.events[at] for at in rows]
             if phase == "X":
-                picked = [events[at] for at in rows]
-                times = _times(picked, rows, ts_ns, dur_ns)
-                self._add_spans(category, picked, *times)
+                self._add_spans(category, events, *_times(batch, events, rows))
             elif phase == "M":
-                for at in rows:
-                    self._add_label(events[at])
-            elif phase in ("C", "i", "I"):
-                picked = [events[at] for at in rows]
-                self._add_instants(picked, _times(picked, rows, ts_ns, dur_ns)[0])
-            elif phase is None:
-                self.losses["events without a phase"] += len(rows)
+                self._add_labels(events)
+            elif phase == "C":
+                self._add_counters(events, _times(batch, events, rows)[0])
+            elif phase in ("i", "I"):
+                self._add_instants(events, _times(batch, events, rows)[0])
+            else:
+                self.losses[f"events of type {phase!r}" if phase else "things in the list that are no events"] += len(
+                    rows
+                )
 
-    def _add_spans(self, category: str | None, events: list[Event], ts_ns: Ints, dur_ns: Ints) -> None:
+    def spans(self) -> dict[str, Any]:
+        """All columns of spans, joined; they are given away."""
+        return {key: np.concatenate(self._parts.pop(key)) for key in list(self._parts)}
+
+    def give_details(self, first: int, shift_ns: int) -> None:
+        """Give the tables beside the spans, whose first is row `first`, to the builder."""
+        for attribute, parts in self._details.items():
+            columns = {key: np.concatenate([part[key] for part in parts]) for key in parts[0]}
+            if "span" in columns:
+                columns["span"] = columns["span"] + np.int32(first)
+            else:
+                columns["time_ns"] = columns["time_ns"] + shift_ns
+            self.builder.add_table(attribute, _TABLES[attribute].of(**columns))
+        self._details.clear()
+
+    # -- spans --------------------------------------------------------------------------
+
+    def _add_spans(self, category: str | None, events: list[AnyEvent], ts_ns: Ints, dur_ns: Ints) -> None:
         category = (category or "").lower().replace(" ", "_")
-        if category == WINDOW:
-            self.window += [int(ts_ns.min()), int((ts_ns + np.maximum(dur_ns, 0)).max())]
-            return
-        kind = KINDS.get(category, _UNKNOWN)
+        kind = KINDS.get(category, UNKNOWN)
         keep = _usable(kind, ts_ns, dur_ns)
         if not keep.all():
-            what = "GPU records without a time" if kind in _LAUNCHED else "events without a time"
-            self.losses[what] += int((~keep).sum())
-            events = [event for event, kept in zip(events, keep) if kept]
+            self.losses["GPU records without a time" if kind in WORK else "events without a time"] += int((~keep).sum())
+            events = [event for event, kept in zip(events, keep.tolist(), strict=True) if kept]
             ts_ns, dur_ns = ts_ns[keep], dur_ns[keep]
         if not events:
             return
-        first = self.rows
+        if category == WINDOW:
+            self.window += [int(ts_ns.min()), int((ts_ns + dur_ns).max())]
+            return
+        spans = np.arange(self.rows, self.rows + len(events), dtype=np.int32)
         self.rows += len(events)
-        spans = np.arange(first, self.rows, dtype=np.int32)
-        args = [event.args or NO_ARGS for event in events]
-        columns: dict[str, Any] = {
-            "start_ns": ts_ns,
-            "dur_ns": dur_ns,
-            "kind": np.full(len(events), kind, np.int8),
-            "name": np.array([self._names[event.name] for event in events], np.int32),
-            "place": self._place_ids(kind, events, args),
-            "corr": np.full(len(events), NONE, np.int64),
-            "nbytes": np.full(len(events), NONE, np.int64),
-        }
-        if kind in (Kind.CALL, Kind.WAIT, *_LAUNCHED):
-            columns["corr"] = integers([a.correlation for a in args])
-        if kind in (Kind.COPY, Kind.FILL):
-            columns["nbytes"] = integers([a.bytes for a in args])
+        nothing = np.full(len(events), NONE, np.int64)
+        columns: dict[str, Any] = {"start_ns": ts_ns, "dur_ns": dur_ns, "kind": np.full(len(events), kind, np.int8)}
+        columns["name"] = _ids(map(self._names.__getitem__, [e.name for e in events]), len(events))
+        raws = [e.args for e in events]
+        place: Any = map(_thread_of, events)
+        corr = nbytes = nothing
+        if kind == Kind.OP:
+            self._add_op_details(spans, raws)
+        elif kind == Kind.CALL:
+            corr = integers([a.correlation for a in decode_args(raws, _events.CallArgs)])
+        elif kind == Kind.WAIT:
+            corr = self._add_wait_details(spans, events, raws)
+        elif kind in WORK:
+            args = decode_args(raws, _events.WorkArgs)
+            corr = integers([a.correlation for a in args])
+            if kind != Kind.KERNEL:
+                nbytes = integers([a.bytes for a in args])
+            self._add_work_details(spans, args)
+            place = map(_stream_of, events, args)
+        elif kind in ON_DEVICE:
+            place = map(_stream_of, events, decode_args(raws, _events.PlaceArgs))
+        columns |= {"place": _ids(map(self.places.__getitem__, place), len(events)), "corr": corr, "nbytes": nbytes}
         for key, column in columns.items():
             self._parts[key].append(column)
-        if kind == Kind.OP:
-            self._add_op_details(spans, args)
-        elif kind in _LAUNCHED:
-            self._add_work_details(spans, args)
-        elif kind == Kind.WAIT:
-            self._add_wait_details(spans, events, args)
 
-    def _place_ids(self, kind: int, events: list[Event], args: list[Any]) -> Ids:
-        """Ids of rows of the file's timeline: a stream of a device, or a thread of a process."""
-        places = self._places
-        keys: Any
-        if kind in _ON_DEVICE:
-            keys = [
-                ("gpu", e.pid, e.pid if a.device is None else a.device, e.tid if a.stream is None else a.stream)
-                for e, a in zip(events, args)
-            ]
-        else:
-            keys = [(e.pid, e.tid) for e in events]
-        return np.array([places.setdefault(key, len(places)) for key in keys], np.int32)
+    def _add_op_details(self, spans: Ids, raws: list[Raw]) -> None:
+        args = decode_args(raws, _events.OpArgs)
+        sequence = integers([a.sequence for a in args])
+        forward = integers([a.forward for a in args])
+        shapes = _ids((self._texts[bytes(a.dims)] for a in args), len(args))
+        said = np.flatnonzero((sequence != NONE) | (forward != NONE) | (shapes != NONE))
+        columns = {"span": spans, "sequence": sequence, "forward_lane": forward, "shapes": shapes}
+        self._details["ops"].append({key: column[said] for key, column in columns.items()})
 
-    def _add_op_details(self, spans: Ids, args: list[Any]) -> None:
-        name = self.builder.name
-        self._ops.append(
+    def _add_wait_details(self, spans: Ids, events: list[AnyEvent], raws: list[Raw]) -> Ints:
+        args = decode_args(raws, _events.WaitArgs)
+        self._details["waits"].append(
             {
                 "span": spans,
-                "sequence": integers([a.sequence for a in args]),
-                "forward_lane": integers([a.forward for a in args]),
-                "shapes": np.array([_text_id(name, a.dims) for a in args], np.int32),
+                "stream": integers([a.stream for a in args]),
+                "source_stream": integers([a.wait_stream for a in args]),
+                "source_corr": integers([a.wait_corr for a in args]),
+                "device": integers(
+                    [e.pid if a.device is None else a.device for e, a in zip(events, args, strict=True)]
+                ),
             }
         )
+        return integers([a.correlation for a in args])
 
-    def _add_work_details(self, spans: Ids, args: list[Any]) -> None:
-        name = self.builder.name
-        self._work.append(
+    def _add_work_details(self, spans: Ids, args: list[_events.WorkArgs]) -> None:
+        node = integers([a.graph_node for a in args])
+        node[node == 0] = NONE
+        self._details["work"].append(
             {
                 "span": spans,
-                "grid": np.array([_dims_id(name, a.grid) for a in args], np.int32),
-                "block": np.array([_dims_id(name, a.block) for a in args], np.int32),
-                "graph_node": _no_zero(integers([a.graph_node for a in args])),
+                "grid": _ids((self._texts[bytes(a.grid)] for a in args), len(args)),
+                "block": _ids((self._texts[bytes(a.block)] for a in args), len(args)),
+                "graph_node": node,
                 "peer": integers([a.to_device for a in args]),
             }
         )
         rows = [at for at, a in enumerate(args) if a.collective is not None]
-        if rows:
-            picked = [args[at] for at in rows]
-            self._collectives.append(
-                {
-                    "span": spans[rows],
-                    "name": np.array([name(a.collective) for a in picked], np.int32),
-                    "group": np.array([name(str(a.group or "")) for a in picked], np.int32),
-                    "sequence": integers([a.seq for a in picked]),
-                    "nbytes": np.array([_message_bytes(a) for a in picked], np.int64),
-                }
-            )
-
-    def _add_wait_details(self, spans: Ids, events: list[Event], args: list[Any]) -> None:
-        def stream(a: Any) -> int:
-            # "Stream Wait Event" names the stream that waits, the other kinds the stream waited for.
-            return integer(a.stream)
-
-        self._waits.append(
+        if not rows:
+            return
+        picked = [args[at] for at in rows]
+        self._details["collectives"].append(
             {
-                "span": spans,
-                "stream": np.array([stream(a) for a in args], np.int64),
-                "source_stream": integers([a.wait_stream for a in args]),
-                "source_corr": integers([a.wait_corr for a in args]),
-                "device": integers([e.pid if a.device is None else a.device for e, a in zip(events, args)]),
+                "span": spans[rows],
+                "name": _ids((self._names[a.collective] for a in picked), len(rows)),
+                "group": _ids((self._names[str(a.group or "")] for a in picked), len(rows)),
+                "sequence": integers([a.seq for a in picked]),
+                "nbytes": np.array([_message_bytes(a) for a in picked], np.int64),
             }
         )
 
-    def _add_label(self, event: Event) -> None:
-        args = event.args or NO_ARGS
-        if event.name == "process_name" and args.name is not None:
-            self.process_names[event.pid] = str(args.name)
-        elif event.name == "process_labels" and args.labels is not None:
-            self.process_labels[event.pid] = str(args.labels)
-        elif event.name == "thread_name" and args.name is not None:
-            text = str(args.name).strip()
-            inner = re.fullmatch(r"thread -?\d+ \((.+)\)", text)
-            self.thread_names[integer(event.pid), integer(event.tid)] = inner[1] if inner else text
+    # -- the rest -----------------------------------------------------------------------
 
-    def _add_instants(self, events: list[Event], ts_ns: Ints) -> None:
-        for event, ns in zip(events, ts_ns.tolist()):
-            if event.name == "Record Window End":
-                self.window.append(ns)
-        rows = [at for at, e in enumerate(events) if e.name == "[memory]" and e.args and e.args.allocated is not None]
-        if not rows:
-            return
-        for what in ("allocated", "reserved"):
-            self._counters.append(
+    def _add_labels(self, events: list[AnyEvent]) -> None:
+        for event, args in zip(events, decode_args([e.args for e in events], _events.LabelArgs), strict=True):
+            if event.name == "process_name" and args.name is not None:
+                self.process_names[event.pid] = str(args.name)
+            elif event.name == "process_labels" and args.labels is not None:
+                self.process_labels[event.pid] = str(args.labels)
+            elif event.name == "thread_name" and args.name is not None:
+                text = str(args.name).strip()
+                inner = re.fullmatch(r"thread -?\d+ \((.+)\)", text)
+                self.thread_names[integer(event.pid), integer(event.tid)] = inner[1] if inner else text
+
+    def _add_counters(self, events: list[AnyEvent], ts_ns: Ints) -> None:
+        rows = []
+        for event, ns in zip(events, ts_ns.tolist(), strict=True):
+            try:
+                values = msgspec.json.decode(event.args, type=dict[str, Any])
+            except (msgspec.DecodeError, RecursionError):
+                continue
+            for key, value in values.items():
+                if isinstance(value, int | float) and ns != NONE and abs(ns) < MOST_NS:
+                    rows.append((ns, self._names[f"{event.name} {key}"], NONE, float(value)))
+        self._add_counter_rows(rows)
+
+    def _add_instants(self, events: list[AnyEvent], ts_ns: Ints) -> None:
+        self.window += [
+            ns
+            for event, ns in zip(events, ts_ns.tolist(), strict=True)
+            if event.name == "Record Window End" and 0 < ns < MOST_NS
+        ]
+        args = decode_args([e.args for e in events], _events.MemoryArgs)
+        rows = []
+        for event, memory, ns in zip(events, args, ts_ns.tolist(), strict=True):
+            if event.name == "[memory]" and memory.allocated is not None and 0 < ns < MOST_NS:
+                on_gpu = integer(memory.device_type) == 1
+                device = integer(memory.device_id) if on_gpu else NONE
+                for what, value in (("allocated", memory.allocated), ("reserved", memory.reserved)):
+                    name = self._names[f"memory {what} ({'GPU' if on_gpu else 'CPU'})"]
+                    rows.append((ns, name, device, float(integer(value))))
+        self._add_counter_rows(rows)
+
+    def _add_counter_rows(self, rows: list[tuple[int, int, int, float]]) -> None:
+        if rows:
+            time, name, device, value = zip(*rows, strict=True)
+            self._details["counters"].append(
                 {
-                    "time_ns": ts_ns[rows],
-                    "name": np.array([self.builder.name(_memory_name(what, events[at].args)) for at in rows], np.int32),
-                    "device": integers([_device_of(events[at].args) for at in rows]),
-                    "value": np.array([getattr(events[at].args, what) or 0 for at in rows], np.float64),
+                    "time_ns": np.array(time, np.int64),
+                    "name": np.array(name, np.int32),
+                    "track": np.full(len(rows), NONE, np.int32),
+                    "device": integers(list(device)).clip(NONE, 2**31 - 1),
+                    "value": np.array(value, np.float64),
                 }
             )
 
-    # -- giving tables out --------------------------------------------------------------
-
-    def finish(self, rank: int, shift_ns: int) -> None:
-        """Give everything to the builder, with absolute times."""
-        if not self.rows:
-            return
-        parts = {key: np.concatenate(columns) for key, columns in self._parts.items()}
-        self._parts.clear()
-        kind = parts["kind"]
-        places = list(self._places)
-        self._name_unknown_kinds(kind, parts["place"], places)
-        owner = self._owners(parts, places)
-        track = self._track_ids(rank, kind, parts["place"], places, owner)
-        self._seat_waits(rank, parts, track, places, owner)
-        rows = self.builder.add_spans(
-            parts["start_ns"] + shift_ns, parts["dur_ns"], kind, parts["name"], track, parts["corr"], parts["nbytes"]
-        )
-        self._finish_tables(rows.start, shift_ns)
-        ends = parts["start_ns"] + parts["dur_ns"]
-        if self.window:
-            self.builder.meta["profiler_span"] = "true"
-            low, high = min(*self.window, int(parts["start_ns"].min())), max(*self.window, int(ends.max()))
-            window = (low + shift_ns, high + shift_ns)
-            known = self.builder.window_ns or window
-            self.builder.window_ns = (min(known[0], window[0]), max(known[1], window[1]))
-
-    def _name_unknown_kinds(self, kind: Any, place: Ids, places: list[Any]) -> None:
-        """Rows of a category that we do not know: of a device if their process is labelled as one."""
-        devices = {pid for pid, label in self.process_labels.items() if _DEVICE_LABEL.match(label)}
-        is_device = np.array([key[0] in devices for key in places] or [False], np.bool_)
-        unknown = kind == _UNKNOWN
-        kind[unknown] = np.where(is_device[place[unknown]], int(Kind.GPU_OTHER), int(Kind.OP))
-
-    def _owners(self, parts: dict[str, Any], places: list[Any]) -> Ints:
-        """For each row on a device, the process that launched it; NONE if no process can be told."""
-        kind, corr, start = parts["kind"], parts["corr"], parts["start_ns"]
-        pids = np.array([NONE if len(key) > 2 else integer(key[0]) for key in places] or [NONE], np.int64)
-        calls = np.flatnonzero((kind == Kind.CALL) & (corr > 0))
-        call_pids = pids[parts["place"][calls]]
-        processes = np.unique(call_pids)
-        owner = np.full(len(kind), NONE, np.int64)
-        if len(processes) <= 1:
-            owner[:] = processes[0] if len(processes) else self._only_process(places, kind, parts["place"])
-            return owner
-        # Several processes: the one whose call has this correlation id; if several have, the last that started before.
-        rows = np.flatnonzero(np.isin(kind, (*_LAUNCHED, Kind.WAIT)))
-        best = np.full(len(rows), np.iinfo(np.int64).min)
-        for process in processes.tolist():
-            own = calls[call_pids == process]
-            own = own[np.argsort(corr[own], kind="stable")]
-            at = own[np.minimum(np.searchsorted(corr[own], corr[rows]), len(own) - 1)]
-            fits = corr[at] == corr[rows]
-            lateness = np.where(start[at] <= start[rows], start[at], np.iinfo(np.int64).min + 1)
-            better = fits & (lateness > best)
-            best[better] = lateness[better]
-            owner[rows[better]] = process
-        # What no call explains belongs to whoever else uses its stream.
-        for at in np.unique(parts["place"][np.isin(kind, _ON_DEVICE) & (owner == NONE)]).tolist():
-            here = parts["place"] == at
-            known = owner[here & (owner != NONE)]
-            if len(known):
-                values, counts = np.unique(known, return_counts=True)
-                owner[here & (owner == NONE)] = values[counts.argmax()]
-        return owner
-
-    def _only_process(self, places: list[Any], kind: Any, place: Ids) -> int:
-        """Without any call: the process with most operators, if there is one."""
-        ops = place[np.isin(kind, (Kind.OP, Kind.MARK, Kind.PYTHON))]
-        if not len(ops):
-            return NONE
-        return integer(places[int(np.bincount(ops).argmax())][0])
-
-    def _track_ids(self, rank: int, kind: Any, place: Ids, places: list[Any], owner: Ints) -> Ids:
-        """The builder's id of each row's track; synchronisation records get theirs from their calls."""
-        owners, which = np.unique(owner, return_inverse=True)
-        on_device = np.isin(kind, _ON_DEVICE)
-        key = place.astype(np.int64) * (len(owners) + 1) + np.where(on_device, which + 1, 0)
-        seated = kind != Kind.WAIT
-        track = np.zeros(len(places) * (len(owners) + 1), np.int32)
-        for used in np.flatnonzero(np.bincount(key[seated])).tolist():
-            at, side = divmod(used, len(owners) + 1)
-            track[used] = self._track(rank, places[at], int(owners[side - 1]) if side else None)
-        return track[key]
-
-    def _track(self, rank: int, key: Any, owner: int | None) -> int:
-        """The id of one track; `owner` is the process that a device's track belongs to, None for a thread."""
-        if len(key) > 2:
-            _, pid, device, stream = key
-            name = self.thread_names.get((integer(pid), integer(stream)), "") or f"stream {integer(stream)}"
-            return self.builder.track(
-                rank, NONE if owner is None else owner, integer(stream), max(integer(device), 0), name
-            )
-        pid, tid = key
-        name = self.thread_names.get((integer(pid), integer(tid)), "")
-        if owner is not None:
-            return self.builder.track(rank, owner, integer(tid), self._device_number(pid), name or str(tid))
-        if isinstance(tid, str) and not re.search(r"\d", tid):
-            name = name or tid
-        lane = self._threads.get(integer(tid), integer(tid))
-        return self.builder.track(rank, integer(pid), lane, NONE, self._known_names.get(lane) or name)
-
-    def _device_number(self, pid: Any) -> int:
-        label = _DEVICE_LABEL.match(self.process_labels.get(pid, ""))
-        if label and label[1]:
-            return int(label[1])
-        # torch_npu numbers its device processes so that the last five bits are the device.
-        return integer(pid) % 32 if integer(pid) > 2**16 else max(integer(pid), 0)
-
-    def _seat_waits(self, rank: int, parts: dict[str, Any], track: Ids, places: list[Any], owner: Ints) -> None:
-        """Put each synchronisation record on the thread of its call."""
-        kind, corr = parts["kind"], parts["corr"]
-        waits = np.flatnonzero(kind == Kind.WAIT)
-        pids = np.array([NONE if len(key) > 2 else integer(key[0]) for key in places] or [NONE], np.int64)
-        for process in np.unique(owner[waits]).tolist():
-            own = waits[owner[waits] == process]
-            track[own] = self.builder.track(rank, process, NONE, NONE, "thread unknown")
-            calls = np.flatnonzero((kind == Kind.CALL) & (corr > 0) & (pids[parts["place"]] == process))
-            if not len(calls):
-                continue
-            calls = calls[np.argsort(corr[calls], kind="stable")]
-            at = calls[np.minimum(np.searchsorted(corr[calls], corr[own]), len(calls) - 1)]
-            same = corr[at] == corr[own]
-            track[own[same]] = track[at[same]]
-
-    def _finish_tables(self, first: int, shift_ns: int) -> None:
-        tables = (
-            ("ops", OpDetails, self._ops),
-            ("work", WorkDetails, self._work),
-            ("waits", WaitDetails, self._waits),
-            ("collectives", Collectives, self._collectives),
-        )
-        for attribute, table, parts in tables:
-            if parts:
-                columns = {key: np.concatenate([part[key] for part in parts]) for key in parts[0]}
-                columns["span"] = columns["span"] + first
-                self.builder.add_table(attribute, table.of(**columns))
-        for part in self._counters:
-            part["time_ns"] = part["time_ns"] + shift_ns
-            self.builder.add_table("counters", Counters.of(track=np.full(len(part["name"]), NONE), **part))
-        for what, count in self.losses.items():
-            self.builder.losses.append(Loss(what, count=count))
+    def give_losses(self) -> None:
+        """Tell the builder what had to be left out."""
+        self.builder.losses += [Loss(what, count=count) for what, count in self.losses.items()]
 
 
-class _NameIds(dict[Any, int]):
-    """From a name to its id, asking the builder the first time."""
+class _Numbers(dict[Any, int]):
+    """Numbers things in the order they come."""
 
-    def __init__(self, builder: TraceBuilder) -> None:
-        self.builder = builder
-
-    def __missing__(self, name: Any) -> int:
-        found = self[name] = self.builder.name("" if name is None else str(name))
+    def __missing__(self, key: Any) -> int:
+        found = self[key] = len(self)
         return found
 
 
-def _times(events: list[Event], rows: list[int], ts_ns: Ints | None, dur_ns: Ints | None) -> tuple[Ints, Ints]:
-    if ts_ns is not None and dur_ns is not None:
-        return ts_ns[rows], dur_ns[rows]
+class _NameIds(dict[Any, int]):
+    """From a name to its id; asks the builder the first time."""
+
+    def __init__(self, builder: TraceBuilder) -> None:
+        super().__init__()
+        self._builder = builder
+
+    def __missing__(self, name: Any) -> int:
+        found = self[name] = self._builder.name("" if name is None else str(name))
+        return found
+
+
+class _TextIds(dict[bytes, int]):
+    """From a JSON value's text to the id of a short form: `132x1x1` for three sizes, `[[32, 128], []]` for the rest."""
+
+    def __init__(self, builder: TraceBuilder) -> None:
+        super().__init__({b"": NONE, b"null": NONE})
+        self._builder = builder
+
+    def __missing__(self, text: bytes) -> int:
+        try:
+            value = json.loads(text)
+        except (ValueError, RecursionError):
+            value = text.decode("utf-8", "replace")
+        flat = isinstance(value, list) and len(value) == 3 and all(isinstance(size, int) for size in value)
+        short = "x".join(map(str, value)) if flat else value if isinstance(value, str) else json.dumps(value)
+        found = self[text] = self._builder.name(short)
+        return found
+
+
+def _ids(values: Any, size: int) -> Ids:
+    return np.fromiter(values, np.int32, size)
+
+
+def _stream_of(event: AnyEvent, args: Any) -> tuple[Any, ...]:
+    """Where a row on a device lies: its own words, or else its process and thread."""
+    device = event.pid if args.device is None else args.device
+    return ("device", event.pid, device, event.tid if args.stream is None else args.stream)
+
+
+def _times(batch: Batch, events: Sequence[Any], rows: list[int]) -> tuple[Ints, Ints]:
+    if batch.ts_ns is not None and batch.dur_ns is not None:
+        return batch.ts_ns[rows], batch.dur_ns[rows]
     return _events.ns_of_numbers([e.ts for e in events]), _events.ns_of_numbers([e.dur for e in events])
 
 
 def _usable(kind: int, ts_ns: Ints, dur_ns: Ints) -> Any:
-    if kind in _LAUNCHED:
-        # Some CUPTI versions give zero stamps: that is no time.
-        return (ts_ns > 0) & (dur_ns >= 0)
-    return (ts_ns != NONE) & (dur_ns >= 0)
+    usable = (ts_ns > -MOST_NS) & (ts_ns < MOST_NS) & (dur_ns >= 0) & (dur_ns < MOST_NS)
+    # Some CUPTI versions give zero stamps: that is no time.
+    return usable & (ts_ns > 0) if kind in WORK else usable & (ts_ns != NONE)
 
 
-def _text_id(name: Any, raw: Any) -> int:
-    """The id of a JSON value's text; NONE without one."""
-    text = bytes(raw)
-    return NONE if text in (b"", b"null") else int(name(text.decode("utf-8", "replace")))
-
-
-def _dims_id(name: Any, raw: Any) -> int:
-    """The id of "132x1x1" for [132, 1, 1]; NONE without one."""
-    sizes = re.findall(rb"\d+", bytes(raw))
-    return int(name(b"x".join(sizes).decode())) if sizes else NONE
-
-
-def _no_zero(column: Ints) -> Ints:
-    column[column == 0] = NONE
-    return column
-
-
-def _message_bytes(args: Any) -> int:
+def _message_bytes(args: _events.WorkArgs) -> int:
     size = _DTYPE_BYTES.get(str(args.dtype).lower(), 0)
     count = integer(args.elements)
-    return count * size if size and count >= 0 else NONE
-
-
-def _memory_name(what: str, args: Any) -> str:
-    return f"memory {what} ({'GPU' if integer(args.device_type) == 1 else 'CPU'})"
-
-
-def _device_of(args: Any) -> int:
-    return integer(args.device_id) if integer(args.device_type) == 1 else NONE
+    return count * size if size and 0 <= count < 2**50 else NONE

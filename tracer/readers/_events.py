@@ -1,17 +1,19 @@
-"""One event of a Chrome trace, typed: only the fields that we use are decoded, the rest is skipped.
+"""Events of a Chrome trace, typed: only the fields that we use are decoded, the rest is skipped.
 
 - Time stamps are microseconds in decimal. A double holds the stamps that Kineto writes
   today (at most three decimals, below 2**43) exactly; others are cut from the text.
+- `args` stay text until the category says which of them matter.
 - Fields are typed widely, since exporters disagree: a process can be 7, "7" or "Spans".
-- A file that breaks even these types is decoded again, value by value (`decode_loosely`).
+  What breaks even these types is decoded again value by value.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 import numpy as np
@@ -19,59 +21,10 @@ import numpy as np
 from tracer.trace import NONE, Ints
 
 Number = int | float | str | None
-NOTHING = msgspec.Raw(b"")
+Raw = msgspec.Raw
+NOTHING = Raw(b"")
+NO_ARGS = Raw(b"{}")
 EXACT_US = float(2**43)  # up to here the nearest double of a stamp with three decimals is that stamp's alone
-
-
-class Args(
-    msgspec.Struct,
-    gc=False,
-    rename={
-        "sequence": "Sequence number",
-        "forward": "Fwd thread id",
-        "dims": "Input Dims",
-        "graph_node": "graph node id",
-        "sync_kind": "cuda_sync_kind",
-        "wait_stream": "wait_on_stream",
-        "wait_corr": "wait_on_cuda_event_record_corr_id",
-        "collective": "Collective name",
-        "group": "Process Group Name",
-        "seq": "Seq",
-        "elements": "In msg nelems",
-        "to_device": "toDevice",
-        "allocated": "Total Allocated",
-        "reserved": "Total Reserved",
-        "device_id": "Device Id",
-        "device_type": "Device Type",
-    },
-):
-    """What we use of `args`."""
-
-    correlation: Number = None
-    device: Number = None
-    stream: Number = None
-    bytes: Number = None
-    sequence: Number = None
-    forward: Number = None
-    dims: msgspec.Raw = NOTHING
-    grid: msgspec.Raw = NOTHING
-    block: msgspec.Raw = NOTHING
-    graph_node: Number = None
-    sync_kind: str | None = None
-    wait_stream: Number = None
-    wait_corr: Number = None
-    collective: str | None = None
-    group: Number = None
-    seq: Number = None
-    elements: Number = None
-    dtype: str | None = None
-    to_device: Number = None
-    allocated: Number = None
-    reserved: Number = None
-    device_id: Number = None
-    device_type: Number = None
-    name: Number = None
-    labels: Number = None
 
 
 class Event(msgspec.Struct, gc=False):
@@ -84,7 +37,7 @@ class Event(msgspec.Struct, gc=False):
     tid: int | str | None = None
     ts: float | None = None
     dur: float | None = None
-    args: Args | None = None
+    args: Raw = NO_ARGS
 
 
 class TextEvent(msgspec.Struct, gc=False):
@@ -95,9 +48,9 @@ class TextEvent(msgspec.Struct, gc=False):
     name: str | None = None
     pid: int | str | None = None
     tid: int | str | None = None
-    ts: msgspec.Raw = NOTHING
-    dur: msgspec.Raw = NOTHING
-    args: Args | None = None
+    ts: Raw = NOTHING
+    dur: Raw = NOTHING
+    args: Raw = NO_ARGS
 
 
 class LooseEvent(msgspec.Struct, gc=False):
@@ -108,24 +61,194 @@ class LooseEvent(msgspec.Struct, gc=False):
     name: Any = None
     pid: Any = None
     tid: Any = None
-    ts: msgspec.Raw = NOTHING
-    dur: msgspec.Raw = NOTHING
-    args: Any = None
+    ts: Raw = NOTHING
+    dur: Raw = NOTHING
+    args: Raw = NO_ARGS
 
 
-NO_ARGS = Args()
+class CallArgs(msgspec.Struct, gc=False):
+    """What we use of a call's `args`."""
+
+    correlation: Number = None
+
+
+class OpArgs(
+    msgspec.Struct,
+    gc=False,
+    rename={"sequence": "Sequence number", "forward": "Fwd thread id", "dims": "Input Dims"},
+):
+    """Of an operator's."""
+
+    sequence: Number = None
+    forward: Number = None
+    dims: Raw = NOTHING
+
+
+class PlaceArgs(msgspec.Struct, gc=False):
+    """Of a row on a device that is not work."""
+
+    device: Number = None
+    stream: Number = None
+
+
+class WorkArgs(
+    msgspec.Struct,
+    gc=False,
+    rename={
+        "graph_node": "graph node id",
+        "collective": "Collective name",
+        "group": "Process Group Name",
+        "seq": "Seq",
+        "elements": "In msg nelems",
+        "to_device": "toDevice",
+    },
+):
+    """Of a kernel's, copy's or fill's."""
+
+    device: Number = None
+    stream: Number = None
+    correlation: Number = None
+    bytes: Number = None
+    grid: Raw = NOTHING
+    block: Raw = NOTHING
+    graph_node: Number = None
+    to_device: Number = None
+    collective: str | None = None
+    group: Number = None
+    seq: Number = None
+    elements: Number = None
+    dtype: str | None = None
+
+
+class WaitArgs(
+    msgspec.Struct,
+    gc=False,
+    rename={"wait_stream": "wait_on_stream", "wait_corr": "wait_on_cuda_event_record_corr_id"},
+):
+    """Of a synchronisation record's."""
+
+    wait_stream: Number = None
+    wait_corr: Number = None
+    stream: Number = None
+    correlation: Number = None
+    device: Number = None
+
+
+class LabelArgs(msgspec.Struct, gc=False):
+    """Of a label's."""
+
+    name: Number = None
+    labels: Number = None
+
+
+class MemoryArgs(
+    msgspec.Struct,
+    gc=False,
+    rename={
+        "allocated": "Total Allocated",
+        "reserved": "Total Reserved",
+        "device_id": "Device Id",
+        "device_type": "Device Type",
+    },
+):
+    """Of an allocation's."""
+
+    allocated: Number = None
+    reserved: Number = None
+    device_id: Number = None
+    device_type: Number = None
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Some events, with their stamps if doubles do not hold those exactly."""
+
+    events: Sequence[Event | TextEvent]
+    ts_ns: Ints | None = None
+    dur_ns: Ints | None = None
+
+
 _as_events = msgspec.json.Decoder(list[Event]).decode
 _as_text_events = msgspec.json.Decoder(list[TextEvent]).decode
-_as_anything = msgspec.json.Decoder(list[Any]).decode
-_as_raw = msgspec.json.Decoder(list[msgspec.Raw]).decode
+_as_raw = msgspec.json.Decoder(list[Raw]).decode
 _as_loose = msgspec.json.Decoder(LooseEvent).decode
+_T = TypeVar("_T", bound=msgspec.Struct)
 
 
-def stamps_are_exact(values: Sequence[float | None]) -> bool:
+class EventDecoder:
+    """Decodes the events of one file; remembers what kind of stamps it has."""
+
+    def __init__(self) -> None:
+        self.strange = 0  # things in the list that are no events
+        self._in_text = False
+
+    def decode(self, text: bytes) -> Batch:
+        """A JSON list of events. Raises msgspec.DecodeError if it is no JSON."""
+        try:
+            if not self._in_text:
+                events = _as_events(text)
+                self._in_text = not _stamps_are_exact(events)
+                if not self._in_text:
+                    return Batch(events)
+            return _with_stamps(_as_text_events(text))
+        except msgspec.ValidationError:
+            return _with_stamps(self._loosely(text))
+
+    def _loosely(self, text: bytes) -> list[TextEvent]:
+        events = []
+        for raw in _as_raw(text):
+            try:
+                loose = _as_loose(raw)
+            except msgspec.ValidationError:
+                self.strange += 1
+                continue
+            ph, cat, name = (None if part is None else str(part) for part in (loose.ph, loose.cat, loose.name))
+            pid, tid = (part if part is None or isinstance(part, int) else str(part) for part in (loose.pid, loose.tid))
+            events.append(TextEvent(ph, cat, name, pid, tid, loose.ts, loose.dur, loose.args))
+        return events
+
+
+def decode_args(raws: list[Raw], kind: type[_T]) -> list[_T]:
+    """The `args` of many events, as one type."""
+    text = b"[" + b",".join(raws) + b"]"
+    try:
+        return msgspec.json.decode(text, type=list[kind])  # type: ignore[valid-type]
+    except (msgspec.DecodeError, RecursionError):
+        return [_args_loosely(raw, kind) for raw in raws]
+
+
+def _args_loosely(raw: Raw, kind: type[_T]) -> _T:
+    """One event's `args`; a field of another type than expected is left out, the others are kept."""
+    try:
+        return msgspec.json.decode(raw, type=kind)
+    except (msgspec.DecodeError, RecursionError):
+        pass
+    args = kind()
+    try:
+        fields = msgspec.json.decode(bytes(raw).decode("utf-8", "replace"), type=dict[str, Raw])
+    except (msgspec.DecodeError, RecursionError):
+        return args
+    for name, key in zip(kind.__struct_fields__, kind.__struct_encode_fields__, strict=True):
+        try:
+            setattr(
+                args,
+                name,
+                getattr(msgspec.json.decode(b'{"%s":%s}' % (key.encode(), bytes(fields[key])), type=kind), name),
+            )
+        except (KeyError, msgspec.DecodeError, RecursionError):
+            continue
+    return args
+
+
+def _with_stamps(events: list[TextEvent]) -> Batch:
+    return Batch(events, ns_of_texts([e.ts for e in events]), ns_of_texts([e.dur for e in events]))
+
+
+def _stamps_are_exact(events: list[Event]) -> bool:
     """Whether doubles hold these stamps to the nanosecond."""
-    column = np.array(values, np.float64)
+    column = np.array([e.ts for e in events], np.float64)
     column = column[np.isfinite(column)]
-    return not len(column) or bool((np.abs(column) < EXACT_US).all() or (column == np.floor(column)).all())
+    return bool((np.abs(column) < EXACT_US).all() or (column == np.floor(column)).all())
 
 
 def ns_of_numbers(values: Sequence[float | None]) -> Ints:
@@ -139,29 +262,28 @@ def ns_of_numbers(values: Sequence[float | None]) -> Ints:
     return ns
 
 
-_STAMP = re.compile(rb'\s*"?\s*(-?)(\d{1,16})(?:\.(\d*))?\s*"?\s*')
+def ns_of_texts(raws: Sequence[Raw]) -> Ints:
+    """Nanoseconds from the texts of numbers of microseconds, quoted or not; NONE for what is none."""
+    texts = [bytes(raw) or b"null" for raw in raws]
+    plain = b",".join([text if b"." in text else text + b".0" for text in texts]).translate(None, b'" ') + b","
+    if len(texts) and re.fullmatch(rb"[0-9.,]*", plain):
+        marks = np.frombuffer(plain, np.uint8)
+        dots, commas = np.flatnonzero(marks == ord(".")), np.flatnonzero(marks == ord(","))
+        if len(dots) == len(commas) == len(texts):
+            decimals = commas - dots - 1
+            digits = dots - np.concatenate(([-1], commas[:-1])) - 1
+            if decimals.min() >= 1 and decimals.max() <= 3 and digits.min() >= 1 and digits.max() <= 16:
+                parts = np.fromstring(plain[:-1].replace(b".", b","), np.int64, sep=",")
+                return np.asarray(parts[0::2] * 1000 + parts[1::2] * 10 ** (3 - decimals), np.int64)
+    return np.array([_ns_of_text(text) for text in texts], np.int64)
 
 
-def ns_of_text(raw: msgspec.Raw) -> int:
-    """Nanoseconds from the text of a number of microseconds, quoted or not; NONE if it is none."""
-    text = bytes(raw)
-    found = _STAMP.fullmatch(text)
-    if found:
-        fraction = found[3] or b""
-        if len(fraction) <= 3:
-            ns = int(found[2]) * 1000 + int(fraction.ljust(3, b"0") or 0)
-            return -ns if found[1] else ns
+def _ns_of_text(text: bytes) -> int:
     try:
         value = Decimal(text.strip(b'" \t\r\n').decode("ascii")) * 1000
-        ns = int(value.to_integral_value()) if abs(value) < 2**62 else NONE
+        return int(value.to_integral_value()) if abs(value) < 2**62 else NONE
     except (InvalidOperation, UnicodeDecodeError, ValueError):
         return NONE
-    return ns
-
-
-def ns_of_texts(values: Iterable[msgspec.Raw]) -> Ints:
-    """The same for many."""
-    return np.array([ns_of_text(raw) for raw in values], np.int64)
 
 
 def integer(value: Any) -> int:

@@ -6,33 +6,57 @@ does not hold them, since it holds an epoch time of today only to a quarter of a
 
 from __future__ import annotations
 
-import gzip
+import gc
 import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
 from tracer.building import TraceBuilder
 from tracer.errors import TraceError
-from tracer.readers import _events
-from tracer.readers._columns import EventColumns
+from tracer.readers._bytes import GZIP, ZSTD, Progress, Source
+from tracer.readers._columns import MOST_NS, EventColumns
+from tracer.readers._events import EventDecoder, integer
+from tracer.readers._folders import rank_folders, rank_in_name, trace_files
+from tracer.readers._framing import WHAT_IS, Framer
 from tracer.readers._hits import add_hits
-from tracer.trace import Trace
+from tracer.readers._salvage import CLEANED, MENDED, Damage
+from tracer.readers._tracks import TrackFinder
+from tracer.trace import NONE, Loss, Trace
 
 
 def accepts(path: Path, head: bytes) -> bool:
-    """Whether this looks like JSON, plain or compressed."""
-    return head[:2] == b"\x1f\x8b" or head.lstrip(b"\xef\xbb\xbf \t\r\n")[:1] in (b"{", b"[")
+    """Whether this looks like JSON, plain or compressed, or is a folder of such files."""
+    if path.is_dir():
+        return not rank_folders(path) and bool(trace_files(path))
+    return head.startswith((GZIP, ZSTD)) or head.lstrip(b"\xef\xbb\xbf \t\r\n")[:1] in (b"{", b"[")
 
 
-def load(path: Path) -> Trace:
-    """The trace in one file."""
+def load(path: Path, progress: Progress | None = None) -> Trace:
+    """The trace in one file, or in a folder with one file for each rank."""
     builder = TraceBuilder()
-    read(path, builder)
+    if path.is_dir():
+        _read_folder(path, builder, progress)
+    else:
+        read(path, builder, progress=progress)
     builder.start_at_first()
     return builder.build()
+
+
+def _read_folder(folder: Path, builder: TraceBuilder, progress: Progress | None) -> None:
+    """Each file is a rank: by its own words, its name, or else its place in the folder."""
+    files: dict[int, Path] = {}
+    refused: list[TraceError] = []
+    for path in trace_files(folder):
+        try:
+            rank = read(path, builder, otherwise=len(files), taken=files, progress=progress)
+        except TraceError as error:
+            refused.append(error)
+            builder.losses.append(Loss(f"{path.name} is left out: {error.why or error.what}"))
+        else:
+            files[rank] = path
+    if not files:
+        raise refused[0]
 
 
 def read(
@@ -40,60 +64,112 @@ def read(
     builder: TraceBuilder,
     rank: int | None = None,
     *,
+    otherwise: int = 0,
+    taken: Mapping[int, Path] | None = None,
     threads: Mapping[int, int] | None = None,
     names: Mapping[int, str] | None = None,
-) -> None:
-    """Add one file's events to a trace.
+    progress: Progress | None = None,
+) -> int:
+    """Add one file's events to a trace; the rank that it is of.
 
     `threads` turns the numbers that torch gives to threads without operators into
-    those of the system; `names` are better names for threads.
+    those of the system; `names` are better names for threads. `otherwise` is the rank
+    of a file that does not tell its own; one of `taken` is refused, since two sessions
+    count their correlation ids from the same start.
     """
-    data = path.read_bytes()
-    if data[:2] == b"\x1f\x8b":
-        data = gzip.decompress(data)
+    source = Source(path, progress)
+    damage = Damage()
+    decoder = EventDecoder()
+    columns = EventColumns(builder)
+    framer = Framer(path, source.blocks(), decoder.decode, damage)
+    collecting = gc.isenabled()
+    gc.disable()  # millions of small objects that refer to nothing: the collector only costs time
     try:
-        top = msgspec.json.decode(data.removeprefix(b"\xef\xbb\xbf"), type=dict[str, msgspec.Raw])
-        raw = top.pop("traceEvents")
-    except (msgspec.DecodeError, KeyError) as error:
-        raise TraceError(f"{path} is not a trace of torch.profiler", why=str(error)) from error
-    columns = EventColumns(builder, threads or {}, names or {})
-    events = _events._as_events(raw)
-    ts_ns = dur_ns = None
-    if not _events.stamps_are_exact([e.ts for e in events]):
-        texts = _events._as_text_events(raw)
-        ts_ns = _events.ns_of_texts([e.ts for e in texts])
-        dur_ns = _events.ns_of_texts([e.dur for e in texts])
-    columns.add(events, ts_ns, dur_ns)
-    keys: dict[str, Any] = {key: msgspec.json.decode(value) for key, value in top.items()}
-    rank = add_meta(builder, keys, path, rank)
-    columns.finish(rank, _events.integer(keys.get("baseTimeNanoseconds", 0)))
+        for batch in framer.batches():
+            columns.add(batch)
+            source.events += len(batch.events)
+    finally:
+        if collecting:
+            gc.enable()
+    if not columns.rows and (decoder.strange or columns.losses):
+        raise TraceError(f"{path} is not a trace", why="what it lists is no event of a trace", fix=WHAT_IS)
+    if rank is None:
+        rank = _rank(framer.keys, path, otherwise)
+    if taken and rank in taken:
+        raise TraceError(
+            f"{path} is of rank {rank}, and so is {taken[rank]}",
+            why="it is another recording of the same rank",
+            fix="give the files one at a time",
+        )
+    _add_meta(builder, framer.keys, rank)
+    if columns.rows:
+        shift = integer(framer.keys.get("baseTimeNanoseconds", 0))
+        _give(columns, TrackFinder(columns, rank, threads or {}, names or {}), shift if 0 < shift < MOST_NS else 0)
+    _give_losses(builder, columns, decoder, damage, source)
     hits = path.with_name(re.sub(r"\.json(\.gz)?$", ".hits.json", path.name))
     if hits != path and hits.exists():
         add_hits(hits, builder, rank)
-
-
-def add_meta(builder: TraceBuilder, keys: dict[str, Any], path: Path, rank: int | None) -> int:
-    """What the file says about itself; the rank it is of."""
-    info = keys.get("distributedInfo")
-    info = info if isinstance(info, dict) else {}
-    if rank is None:
-        rank = info.get("rank") if isinstance(info.get("rank"), int) else rank_in_name(path.name)
-    rank = 0 if rank is None else rank
-    builder.meta.setdefault("format", "kineto")
-    for key, value in keys.items():
-        if isinstance(value, str | int | float):
-            builder.meta.setdefault(key, str(value))
-    for key in ("world_size", "backend"):
-        if key in info:
-            builder.meta.setdefault(key, str(info[key]))
-    devices = keys.get("deviceProperties")
-    for device in devices if isinstance(devices, list) else []:
-        if isinstance(device, dict) and "id" in device:
-            builder.meta[f"device.{rank}.{device['id']}"] = str(device.get("name", ""))
     return rank
 
 
-def rank_in_name(name: str) -> int | None:
-    """3 from rank3.json, rank-3.x.pt.trace.json, worker3_step_12.json; None without such a word."""
-    found = re.search(r"(?:rank|worker)[-_]?(\d{1,6})", name)
-    return int(found[1]) if found else None
+def _give(columns: EventColumns, tracks: TrackFinder, shift_ns: int) -> None:
+    """Give the builder all rows, with absolute times."""
+    spans = columns.spans()
+    track = tracks.find(spans)
+    del spans["place"]
+    start, dur = spans["start_ns"], spans["dur_ns"]
+    start += shift_ns
+    builder = columns.builder
+    if columns.window:
+        low = min(min(columns.window) + shift_ns, int(start.min()))
+        builder.meta["profiler_span"] = "true"
+        high = max(max(columns.window) + shift_ns, int((start + dur).max()))
+        known = builder.window_ns or (low, high)
+        builder.window_ns = (min(known[0], low), max(known[1], high))
+    rows = builder.add_spans(track=track, **spans)
+    columns.give_details(rows.start, shift_ns)
+
+
+def _give_losses(
+    builder: TraceBuilder, columns: EventColumns, decoder: EventDecoder, damage: Damage, source: Source
+) -> None:
+    """Say what was lost, and whether that makes the trace incomplete."""
+    if source.cut_short:
+        damage.add(source.cut_short, NONE)
+    if decoder.strange:
+        columns.losses["things in the list that are no events"] += decoder.strange
+    columns.give_losses()
+    builder.losses += damage.found.values()
+    if CLEANED in damage.found:
+        builder.meta["names_cleaned"] = str(damage.found[CLEANED].count)
+    lost = [what for what in damage.found if what not in MENDED]
+    if lost:
+        builder.meta["complete"] = "false"
+        builder.meta.setdefault("why", lost[0])
+
+
+def _rank(keys: dict[str, Any], path: Path, otherwise: int) -> int:
+    """The rank by the file's own words, or else by its name."""
+    info = keys.get("distributedInfo")
+    said = info.get("rank") if isinstance(info, dict) else None
+    if isinstance(said, int) and 0 <= said < 2**31:
+        return said
+    named = rank_in_name(path.name)
+    return otherwise if named is None else named
+
+
+def _add_meta(builder: TraceBuilder, keys: dict[str, Any], rank: int) -> None:
+    """What the file says about itself."""
+    meta = builder.meta
+    meta.setdefault("format", "kineto")
+    for key, value in keys.items():
+        if isinstance(value, str | int | float):
+            meta.setdefault(key, str(value))
+    info = keys.get("distributedInfo")
+    for key in ("world_size", "backend"):
+        if isinstance(info, dict) and key in info:
+            meta.setdefault(key, str(info[key]))
+    devices = keys.get("deviceProperties")
+    for device in devices if isinstance(devices, list) else []:
+        if isinstance(device, dict) and "id" in device:
+            meta[f"device.{rank}.{device['id']}"] = str(device.get("name", ""))

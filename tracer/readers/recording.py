@@ -6,7 +6,6 @@ Whatever a crash left behind is read; what is missing or damaged is said, never 
 from __future__ import annotations
 
 import json
-import re
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -19,22 +18,15 @@ from tracer.chunks import read_chunks
 from tracer.errors import TraceError
 from tracer.readers import kineto
 from tracer.readers._clock import Clock
+from tracer.readers._folders import MANIFEST, rank_folders
 from tracer.trace import NONE, Counters, EventTimings, Ledger, Lines, Loss, Reads, Samples, Steps, Table, Trace
 
-MANIFEST = "manifest.json"
 KINETO_ERROR_NS = 2_500  # how far its host stamps were seen from the wall clock
 
 
 def accepts(path: Path, head: bytes) -> bool:
     """Whether this is the folder of a run or of one of its ranks."""
     return path.is_dir() and bool(rank_folders(path))
-
-
-def rank_folders(path: Path) -> list[Path]:
-    """The folders with a manifest: this one, or those right below it."""
-    if (path / MANIFEST).is_file():
-        return [path]
-    return sorted((found.parent for found in path.glob(f"*/{MANIFEST}")), key=_natural)
 
 
 def load(path: Path) -> Trace:
@@ -323,8 +315,3 @@ def _columns(rows: list[list[Any]], width: int) -> list[list[Any]]:
 
 def _whole(value: Any, otherwise: int) -> int:
     return value if isinstance(value, int) else otherwise
-
-
-def _natural(path: Path) -> list[Any]:
-    """rank2 before rank10."""
-    return [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", path.name)]
