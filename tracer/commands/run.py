@@ -36,11 +36,12 @@ def run(arguments: argparse.Namespace) -> int:
     """Record, audit and report; the program's own status if it is not zero."""
     import importlib
 
+    from tracer.commands._settings import read_settings
     from tracer.plugins import names_in
     from tracer.recording.launch import launch
     from tracer.recording.progress import Progress
 
-    settings = _settings(arguments.words)
+    settings = read_settings(arguments.words)
     _check_formats(settings)
     sampler: Any = None
     if "sampler" in names_in("tracer.recording"):
@@ -53,27 +54,6 @@ def run(arguments: argparse.Namespace) -> int:
         progress.clear()
     status = _report(settings, outcome)
     return outcome.status or status
-
-
-def _settings(words: list[str]) -> Config:
-    """The config that the arguments stand for."""
-    from tracer.config import command_config, load_config
-    from tracer.errors import UsageError
-
-    if "--" in words:
-        at = words.index("--")
-        given, command = words[:at], words[at + 1 :]
-        if given and "=" not in given[0]:
-            raise UsageError(
-                "a config and a program after -- are two programs", fix=f"leave out {given[0]}, or what follows --"
-            )
-        return command_config(command, given)
-    if not words:
-        raise UsageError(
-            "there is nothing to run",
-            fix="python -m tracer run config.yaml, or python -m tracer run -- python train.py",
-        )
-    return load_config(words[0], words[1:])
 
 
 def _check_formats(settings: Config) -> None:

@@ -104,7 +104,7 @@ def launch(settings: config.Config, progress: Callable[[runs.Event], None], samp
     runs.write_run(folder, run)
     _call_prctl(_PR_SET_CHILD_SUBREAPER, 1)
     try:
-        process = subprocess.Popen(argv, cwd=cwd, env=_environment(settings, folder))
+        process = subprocess.Popen(argv, cwd=cwd, env=environment(settings, folder))
     except OSError as error:
         raise UsageError(f"{argv[0]} cannot be run", why=error.strerror or str(error)) from error
     outcome = _Watch(process, folder, settings, progress, sampler).to_the_end()
@@ -119,17 +119,17 @@ def _with_status(run: runs.RunFile, status: int) -> runs.RunFile:
     return msgspec.structs.replace(run, exit_status=status)
 
 
-def _environment(settings: config.Config, folder: Path) -> dict[str, str]:
+def environment(settings: config.Config, folder: Path) -> dict[str, str]:
     """The program's environment: its own, and the way to us."""
-    environment = {**os.environ, **settings.run.env}
+    found = {**os.environ, **settings.run.env}
     inject = str(Path(__file__).parent / "inject")
-    path = environment.get("PYTHONPATH")
-    environment["PYTHONPATH"] = inject + os.pathsep + path if path else inject
-    environment[runs.VARIABLE] = str(folder)
-    if "KINETO_CONFIG" not in environment:
-        environment["KINETO_CONFIG"] = str(_kineto_config(folder))
-    environment.setdefault("KINETO_LOG_LEVEL", "6")  # or else it writes on the program's stderr
-    return environment
+    path = found.get("PYTHONPATH")
+    found["PYTHONPATH"] = inject + os.pathsep + path if path else inject
+    found[runs.VARIABLE] = str(folder)
+    if "KINETO_CONFIG" not in found:
+        found["KINETO_CONFIG"] = str(_kineto_config(folder))
+    found.setdefault("KINETO_LOG_LEVEL", "6")  # or else it writes on the program's stderr
+    return found
 
 
 def _kineto_config(folder: Path) -> Path:

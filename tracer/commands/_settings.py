@@ -1,0 +1,24 @@
+"""Reads what to run, for every command that runs the user's program: a config, overrides, or a program after `--`."""
+
+from __future__ import annotations
+
+from tracer.config import Config, command_config, load_config
+from tracer.errors import UsageError
+
+
+def read_settings(words: list[str]) -> Config:
+    """The config that these words stand for."""
+    if "--" in words:
+        at = words.index("--")
+        given, command = words[:at], words[at + 1 :]
+        if given and "=" not in given[0]:
+            raise UsageError(
+                "a config and a program after -- are two programs", fix=f"leave out {given[0]}, or what follows --"
+            )
+        return command_config(command, given)
+    if not words:
+        raise UsageError(
+            "there is nothing to run",
+            fix="name a config, or a program after --: python -m tracer run -- python train.py",
+        )
+    return load_config(words[0], words[1:])
