@@ -24,7 +24,7 @@ def gpu():
 
 @pytest.fixture
 def marks(tmp_path, gpu):
-    return Marks(tmp_path / "1.ring", lambda name: name == "train.py", gpu=gpu)
+    return Marks(tmp_path / "1.ring", lambda name: name in ("train.py", __file__), gpu=gpu)
 
 
 def line(marks: Marks, number: int) -> None:
@@ -108,7 +108,10 @@ def test_nothing_is_marked_before_there_is_a_context(marks, gpu):
     gpu.context = True
     line(marks, 2)
 
-    assert read_ring(marks.ring.path).records["line"].tolist() == [2]
+    records = read_ring(marks.ring.path).records
+
+    assert records["line"].tolist() == [1, 2]
+    assert records["slot"].tolist() == [NO_SLOT, 0]
 
 
 def test_sparse_marks_give_a_bracket_of_lines(tmp_path, gpu, monkeypatch):
@@ -160,16 +163,21 @@ def test_cuda_errors_are_told_from_others():
     assert not is_cuda_error(RuntimeError("mat1 and mat2 shapes cannot be multiplied"))
 
 
-def test_the_first_cuda_error_is_kept_with_its_frames(marks):
-    for text in ("CUDA error: first", "CUDA error: second"):
+def test_cuda_errors_are_kept_with_their_frames_one_for_each_place(marks):
+    for text in ("CUDA error: first", "CUDA error: again", "no such file"):
         try:
             raise RuntimeError(text)
         except RuntimeError as error:
             marks.on_error(error)
+            marks.on_error(error)
+    try:
+        raise RuntimeError("CUDA error: elsewhere")
+    except RuntimeError as error:
+        marks.on_error(error)
 
     errors = [event for event in read_ring(marks.ring.path).events if event[0] == "error"]
 
-    assert len(errors) == 1
+    assert [error[4] for error in errors] == ["CUDA error: first", "CUDA error: elsewhere"]
     assert errors[0][3:5] == ("RuntimeError", "CUDA error: first")
     assert errors[0][5][-1][0] == __file__
 

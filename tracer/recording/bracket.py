@@ -36,7 +36,7 @@ class Bracket:
     lines: tuple[tuple[str, int], ...]  # the lines that may be guilty, the likeliest first
     pending: int  # marks that the GPU never reached
     in_flight: tuple[Launch, ...]  # launches after the landed mark, newest first
-    times: int  # how often the likeliest line had run before, by the ring
+    times: int | None  # how often the likeliest line had run before, by the ring
     forward: Launch | None  # the forward op whose gradient was being computed
 
 
@@ -84,8 +84,8 @@ def _bracket(image: RingImage, slot: Slot, show: int) -> Bracket:
         tuple(lines),
         len(pending),
         tuple(show_record(image, record) for record in chosen),
-        _times(image, landed) if first else 0,
-        _forward(image, landed) if landed is not None else None,
+        times_before(image, *first, int(landed["seq"])) if first and landed is not None else None,
+        find_forward(image, landed) if landed is not None else None,
     )
 
 
@@ -94,29 +94,32 @@ def _add(lines: dict[tuple[str, int], None], image: RingImage, record: Any) -> N
         lines[image.codes[int(record["code"])][0], int(record["line"])] = None
 
 
-def _times(image: RingImage, landed: Any) -> int:
-    """How often the landed line had begun before, so far as the ring reaches back."""
+def times_before(image: RingImage, file: str, line: int, seq: int) -> int | None:
+    """How often a line had begun before the record `seq`, not counting the last time; None if the ring forgot."""
+    codes = [code for code, (name, _, _) in image.codes.items() if name == file]
     records = image.records
-    same = (
-        (records["code"] == landed["code"])
-        & (records["line"] == landed["line"])
-        & (records["kind"] == LINE)
-        & (records["seq"] <= landed["seq"])
-    )
-    return max(0, int(same.sum()) - 1)
+    same = records[np.isin(records["code"], codes) & (records["line"] == line) & (records["seq"] <= seq)]
+    begun = same[same["kind"] == LINE]
+    if not len(begun):
+        # Without line events: its operators, of which the last is the one in question.
+        begun = same[same["op"] == same["op"][-1]] if len(same) else same
+    return len(begun) - 1 if len(begun) and not image.wrapped else None
 
 
-def _forward(image: RingImage, landed: Any) -> Launch | None:
-    """The forward op with the same autograd sequence number."""
-    if int(landed["autograd"]) < 0 or ": " not in image.ops.get(int(landed["op"]), ""):
+def find_forward(image: RingImage, record: Any) -> Launch | None:
+    """The forward op with the same autograd sequence number as a record of the backward pass."""
+    if int(record["autograd"]) < 0 or not _is_backward(image, record):
         return None
     records = image.records
     same = records[
-        (records["autograd"] == landed["autograd"]) & (records["kind"] == OP) & (records["seq"] < landed["seq"])
+        (records["autograd"] == record["autograd"]) & (records["kind"] == OP) & (records["seq"] < record["seq"])
     ]
-    forward = [record for record in same if ": " not in image.ops.get(int(record["op"]), ": ")]
     # The node is made just before its op is dispatched: the first with its number is the one.
-    return show_record(image, forward[0]) if forward else None
+    return next((show_record(image, other) for other in same if not _is_backward(image, other)), None)
+
+
+def _is_backward(image: RingImage, record: Any) -> bool:
+    return "Backward" in image.ops.get(int(record["op"]), "").partition(": ")[0]
 
 
 def show_record(image: RingImage, record: Any) -> Launch:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 from tracer.recording.ring import SHARED_BYTES, SLOTS, Ring
 
@@ -75,7 +75,9 @@ class TorchGpu:
     """The GPU as torch sees it."""
 
     def __init__(self) -> None:
-        from torch import _C
+        import torch
+
+        _C: Any = torch._C
 
         self.device = _C._cuda_getDevice
         self.stream = _C._cuda_getCurrentRawStream
@@ -111,10 +113,11 @@ class CudaMarks:
             self._cuda.cuMemHostGetDevicePointer_v2(ctypes.byref(device), ctypes.c_void_p(self._host), 0),
             "cuMemHostGetDevicePointer",
         )
-        self.addresses = tuple(device.value + ring.slot_offset(slot) for slot in range(SLOTS))
-        self.write = self._cuda.cuStreamWriteValue32_v2
-        self.write.argtypes = (ctypes.c_void_p, ctypes.c_uint64, ctypes.c_uint32, ctypes.c_uint)
-        self.write.restype = ctypes.c_int
+        self.addresses: Sequence[int] = tuple(device.value + ring.slot_offset(slot) for slot in range(SLOTS))
+        write = self._cuda.cuStreamWriteValue32_v2
+        write.argtypes = (ctypes.c_void_p, ctypes.c_uint64, ctypes.c_uint32, ctypes.c_uint)
+        write.restype = ctypes.c_int
+        self.write: Callable[[int, int, int, int], int] = write
         context = ctypes.c_void_p()
         self._check(self._cuda.cuCtxGetCurrent(ctypes.byref(context)), "cuCtxGetCurrent")
         self._context = context

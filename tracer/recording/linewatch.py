@@ -15,6 +15,7 @@ from types import CodeType, FrameType
 from typing import Any
 
 AVAILABLE = sys.version_info >= (3, 12)
+_monitoring: Any = getattr(sys, "monitoring", None)
 
 
 class LineWatch:
@@ -38,8 +39,7 @@ class LineWatch:
         """Begin; False if the interpreter is too old or every tool id is taken."""
         if not AVAILABLE:
             return False
-        monitoring = sys.monitoring
-        events = monitoring.events
+        monitoring, events = _monitoring, _monitoring.events
         self._tool = next((tool for tool in (4, 3, 0) if monitoring.get_tool(tool) is None), -1)
         if self._tool < 0:
             return False
@@ -66,7 +66,7 @@ class LineWatch:
         """End, and give the tool id back."""
         if self._tool < 0:
             return
-        monitoring = sys.monitoring
+        monitoring = _monitoring
         monitoring.set_events(self._tool, 0)
         for code in self._watched.values():
             monitoring.set_local_events(self._tool, code, 0)
@@ -78,14 +78,14 @@ class LineWatch:
             return True
         if not self._is_user_file(code.co_filename):
             return False
-        events = sys.monitoring.events
+        events = _monitoring.events
         self._watched[id(code)] = code  # kept, so that its id stays its own
-        sys.monitoring.set_local_events(self._tool, code, events.LINE | events.PY_RETURN | events.PY_YIELD)
+        _monitoring.set_local_events(self._tool, code, events.LINE | events.PY_RETURN | events.PY_YIELD)
         return True
 
     def _entered(self, code: CodeType, offset: int) -> Any:
         self._watch(code)
-        return sys.monitoring.DISABLE  # asked once for each function
+        return _monitoring.DISABLE  # asked once for each function
 
     def _left(self, code: CodeType, offset: int, value: object) -> None:
         frame: FrameType | None = sys._getframe(1).f_back

@@ -16,6 +16,7 @@ blocking launches.
 from __future__ import annotations
 
 import os
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -34,6 +35,7 @@ from tracer.recording.cudamarks import (
 from tracer.recording.linewatch import LineWatch
 from tracer.recording.ring import LINE, NO_SLOT, RECORD, RETURN, SHARED_BYTES, Ring
 
+_ERRORS_KEPT = 50
 DENSE_NS = 0
 SPARSE_NS = 100_000
 
@@ -46,7 +48,7 @@ def is_cuda_error(error: BaseException) -> bool:
 
 def user_stack(is_user_file: Callable[[str], bool], frame: FrameType | None, limit: int = 16) -> list[FrameType]:
     """The user's own frames, innermost first."""
-    found = []
+    found: list[FrameType] = []
     while frame is not None and len(found) < limit:
         if is_user_file(frame.f_code.co_filename):
             found.append(frame)
@@ -69,7 +71,7 @@ class Marks:
         self.every_ns = every_ns
         self.why_not = ""
         self.failed = False
-        self.seen_error = False
+        self._errors: set[str] = set()
         self._is_user_file = is_user_file
         self._gpu = gpu or TorchGpu()
         self._writer: Writer | None = None
@@ -82,6 +84,8 @@ class Marks:
     def start(self) -> bool:
         """Watch the user's lines; False where the interpreter cannot."""
         os.register_at_fork(after_in_child=self._forked)
+        for frame in user_stack(self._is_user_file, sys._getframe(1)):
+            self.mark(LINE, self.code_id(frame.f_code), frame.f_lineno, -1, -1, -1)
         return self.watch.start()
 
     def stop(self) -> None:
@@ -117,30 +121,23 @@ class Marks:
         self.mark(RETURN, self.code_id(code), line, -1, -1, -1)
 
     def on_error(self, error: BaseException) -> None:
-        """Note the first exception that speaks of CUDA, with the user's frames, caught or not."""
-        if self.seen_error or not is_cuda_error(error):
+        """Note an exception that speaks of CUDA, caught or not, with the frames above and below it."""
+        if len(self._errors) >= _ERRORS_KEPT or not is_cuda_error(error):
             return
-        self.seen_error = True
-        frames = []
-        at = error.__traceback__
-        while at is not None:
-            code = at.tb_frame.f_code
-            frames.append([code.co_filename, at.tb_lineno, code.co_qualname, int(self._is_user_file(code.co_filename))])
-            at = at.tb_next
-        inner = error.__traceback__.tb_frame if error.__traceback__ is not None else None
-        outer = []
-        frame = inner.f_back if inner is not None else None
-        while frame is not None:
-            code = frame.f_code
-            outer.append(
-                [code.co_filename, frame.f_lineno, code.co_qualname, int(self._is_user_file(code.co_filename))]
-            )
-            frame = frame.f_back
-        self.ring.event("error", type(error).__name__, str(error), outer[::-1] + frames, self.thread_id())
+        frames = _frames_of(error)
+        rows = [[file, line, name, int(self._is_user_file(file))] for file, line, name in frames]
+        users = [row for row in rows if row[3]]
+        # On its way up the same exception is raised again in every frame; the user's innermost line stays the same.
+        where = str(users[-1] if users else rows[-1:])
+        if where in self._errors:
+            return
+        self._errors.add(where)
+        self.ring.event("error", type(error).__name__, str(error), rows, self.thread_id())
 
     def _wait_for_cuda(self, kind: int, code: int, line: int, stack: int, op: int, autograd: int) -> None:
         gpu = self._gpu
         if not gpu.has_context():
+            self.ring.put(kind, NO_SLOT, self.thread_id(), code, line, stack, op, autograd)
             return
         try:
             self._writer = gpu.make_writer(self.ring)
@@ -183,7 +180,7 @@ class Marks:
                 except RuntimeError:
                     # Another stream is being captured (nothing to do), or the context is dead
                     # (the next write says so).
-                    slot = found if self.seen_error else NO_SLOT
+                    slot = found if self._errors else NO_SLOT
             seq = ring.last = next(numbers)
             at = base + (seq & mask) * size
             pack(memory, at, seq, time_ns, tid, code, line, stack, op, autograd, slot, kind)
@@ -211,9 +208,24 @@ class Marks:
     def _forked(self) -> None:
         # The child shares the parent's ring and must not write to it; CUDA does not survive a fork anyway.
         self.mark = _nothing
-        self.seen_error = True
         self.watch.stop()
 
 
 def _nothing(kind: int, code: int, line: int, stack: int, op: int, autograd: int) -> None:
     """A mark where there is nothing to mark."""
+
+
+def _frames_of(error: BaseException) -> list[tuple[str, int, str]]:
+    """File, line and function of every frame from the program's start to where the error was raised."""
+    inner = []
+    at = error.__traceback__
+    frame = at.tb_frame.f_back if at is not None else None
+    while at is not None:
+        code = at.tb_frame.f_code
+        inner.append((code.co_filename, at.tb_lineno, code.co_qualname))
+        at = at.tb_next
+    outer = []
+    while frame is not None:
+        outer.append((frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_qualname))
+        frame = frame.f_back
+    return outer[::-1] + inner

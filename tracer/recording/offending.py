@@ -6,70 +6,75 @@ Only for the rerun: it reads the inputs of index operators back to the host, whi
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 SHOWN = 3  # values of one tensor that are quoted
 
-Found = Iterator[tuple[str, torch.Tensor, torch.Tensor, str]]  # name, tensor, where it is wrong, what is valid
+Rename = Callable[[str, torch.Tensor], str]  # an argument's name and value -> what the user calls it
 
 
-def check(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[str]:
-    """Sentences such as "indices[3, 7] = 1000, valid 0..999"; none if all is well or the operator not known."""
+@dataclass(frozen=True, slots=True, eq=False)
+class Wrong:
+    """Values of one tensor that an operator cannot take."""
+
+    name: str
+    given: torch.Tensor  # as it was passed
+    host: torch.Tensor  # the same or what was made of it, on the CPU
+    where: torch.Tensor  # true for each wrong value
+    valid: str
+
+
+def check(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], rename: Rename | None = None) -> list[str]:
+    """Sentences such as "ids[3, 7] = 1000, valid 0..999"; none if all is well or the operator is not known."""
     look = _LOOKS.get(func._schema.name.removeprefix("aten::"))
     if look is None:
         return []
     given = {argument.name: value for argument, value in zip(func._schema.arguments, args, strict=False)}
     given.update(kwargs)
-    texts = []
-    for name, tensor, wrong, valid in look(given):
-        texts.extend(_quote(name, tensor, wrong, valid))
+    texts: list[str] = []
+    for wrong in look(given):
+        if wrong.where.any():
+            texts.extend(_quote(wrong, rename(wrong.name, wrong.given) if rename else wrong.name))
     return texts
 
 
-def _quote(name: str, tensor: torch.Tensor, wrong: torch.Tensor, valid: str) -> list[str]:
-    where = wrong.nonzero()
-    if not len(where):
-        return []
-    texts = []
+def _quote(wrong: Wrong, name: str) -> Iterator[str]:
+    where = wrong.where.nonzero()
     for position in where[:SHOWN].tolist():
-        value = tensor[tuple(position)].item()
-        shown = f"{value:g}" if isinstance(value, float) else str(value)
-        texts.append(
-            f"{name}[{', '.join(map(str, position))}] = {shown}, valid {valid}"
-            if position
-            else f"{name} = {shown}, valid {valid}"
-        )
+        value = wrong.host[tuple(position)].item()
+        at = f"[{', '.join(map(str, position))}]" if position else ""
+        yield f"{name}{at} = {f'{value:g}' if isinstance(value, float) else value}, valid {wrong.valid}"
     if len(where) > SHOWN:
-        texts.append(f"{name}: {len(where)} of {tensor.numel()} values are outside")
-    return texts
+        yield f"{name}: {len(where)} of {wrong.host.numel()} values are outside"
 
 
-def _outside(name: str, index: torch.Tensor, size: int, *, wraps: bool = False, ignore: int | None = None) -> Found:
+def _outside(
+    name: str, index: torch.Tensor, size: int, *, wraps: bool = False, ignore: int | None = None
+) -> Iterator[Wrong]:
     host = index.detach().cpu()
     low = -size if wraps else 0
-    wrong = (host < low) | (host >= size)
+    where = (host < low) | (host >= size)
+    valid = f"{low}..{size - 1}"
     if ignore is not None:
-        wrong &= host != ignore
-    yield (
-        name,
-        host,
-        wrong,
-        f"{low}..{size - 1}" + (f" or {ignore} (ignored)" if ignore is not None and ignore < 0 else ""),
-    )
+        where &= host != ignore
+        if not 0 <= ignore < size:
+            valid += f" or {ignore} (ignored)"
+    yield Wrong(name, index, host, where, valid)
 
 
-def _embedding(given: dict[str, Any]) -> Found:
+def _embedding(given: dict[str, Any]) -> Iterator[Wrong]:
     return _outside("indices", given["indices"], given["weight"].shape[0])
 
 
-def _along_dim(given: dict[str, Any]) -> Found:
+def _along_dim(given: dict[str, Any]) -> Iterator[Wrong]:
     source = given["self"]
     return _outside("index", given["index"], source.shape[given["dim"]] if source.dim() else 1)
 
 
-def _advanced(given: dict[str, Any]) -> Found:
+def _advanced(given: dict[str, Any]) -> Iterator[Wrong]:
     source = given["self"]
     indices = given["indices"]
     alone = sum(index is not None for index in indices) == 1
@@ -85,29 +90,29 @@ def _advanced(given: dict[str, Any]) -> Found:
             dim += 1
 
 
-def _target(given: dict[str, Any]) -> Found:
+def _target(given: dict[str, Any]) -> Iterator[Wrong]:
     classes = given["self"].shape[1 if given["self"].dim() > 1 else 0]
     return _outside("target", given["target"], classes, ignore=given.get("ignore_index", -100))
 
 
-def _probability(given: dict[str, Any]) -> Found:
+def _probability(given: dict[str, Any]) -> Iterator[Wrong]:
     host = given["self"].detach().float().cpu()
-    yield "input", host, ~((host >= 0) & (host <= 1)), "0..1"
+    yield Wrong("input", given["self"], host, ~((host >= 0) & (host <= 1)), "0..1")
 
 
-def _weights(given: dict[str, Any]) -> Found:
+def _weights(given: dict[str, Any]) -> Iterator[Wrong]:
     host = given["self"].detach().float().cpu()
-    yield "probs", host, ~((host >= 0) & host.isfinite()), "finite and not negative"
+    yield Wrong("probs", given["self"], host, ~((host >= 0) & host.isfinite()), "finite and not negative")
     sums = host.clamp(min=0).sum(-1)
-    yield "probs.sum(-1)", sums, sums <= 0, "more than 0"
+    yield Wrong("the sum of probs", sums, sums, sums <= 0, "more than 0")
 
 
-def _condition(given: dict[str, Any]) -> Found:
+def _condition(given: dict[str, Any]) -> Iterator[Wrong]:
     value = given["self"].detach().cpu()
-    yield "condition", value, value == 0, "true"
+    yield Wrong("condition", given["self"], value, value == 0, "true")
 
 
-_LOOKS: dict[str, Callable[[dict[str, Any]], Found]] = {
+_LOOKS: dict[str, Callable[[dict[str, Any]], Iterator[Wrong]]] = {
     **dict.fromkeys(("embedding",), _embedding),
     **dict.fromkeys(
         (

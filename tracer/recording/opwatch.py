@@ -30,7 +30,7 @@ _SHORT = {
     "bool": "bool",
 }
 
-Check = Callable[[Any, tuple[Any, ...], dict[str, Any]], list[str]]
+Check = Callable[..., list[str]]  # offending.check
 
 
 def show_tensor(tensor: Any) -> str:
@@ -104,16 +104,29 @@ class OpWatch(TorchDispatchMode):  # type: ignore[misc]
             op = self._ops[key] = self._marks.ring.name("op", ("op", text), text)
         self._record(op)
         if self._check is not None:
-            found = self._check(func, args, kwargs)
+            found = self._check(func, args, kwargs, self._user_name)
             if found:
                 self._marks.ring.event("offending", op, found, self._marks.thread_id())
         try:
             return func(*args, **kwargs)
         except RuntimeError as error:
-            if is_cuda_error(error) and not self._marks.seen_error:
+            if is_cuda_error(error):
                 self._marks.ring.event("op_error", op, self._marks.thread_id())
                 self._marks.on_error(error)
             raise
+
+    def _user_name(self, name: str, value: torch.Tensor) -> str:
+        """What the user's own frames call this tensor, the innermost first; else the operator's name for it."""
+        for frame in user_stack(self._is_user_file, sys._getframe(1)):
+            for known, local in frame.f_locals.items():
+                if local is value or (
+                    isinstance(local, torch.Tensor)
+                    and local.shape == value.shape
+                    and local.device == value.device
+                    and local.data_ptr() == value.data_ptr()
+                ):
+                    return str(known)
+        return name
 
     def _record(self, op: int) -> None:
         marks = self._marks

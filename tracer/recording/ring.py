@@ -171,11 +171,11 @@ class RingImage:
         mine = self.records[self.records["slot"] == slot]
         return mine[mine["seq"] > self.slots[slot].landed]
 
-    def record(self, seq: int) -> np.ndarray[Any, Any] | None:
-        """The record with this number, if it was not overwritten."""
+    def record(self, seq: int) -> Any:
+        """The record with this number, None if it was overwritten."""
         at = int(np.searchsorted(self.records["seq"], seq))
         if at < len(self.records) and int(self.records["seq"][at]) == seq:
-            return self.records[at]  # type: ignore[no-any-return]
+            return self.records[at]
         return None
 
 

@@ -1,0 +1,76 @@
+"""find the line that a CUDA error came from
+
+Runs the program. If an asynchronous CUDA error comes up, names the guilty line
+from progress marks that the GPU itself leaves behind, then runs the program once
+more with launches blocking for the exact call chain and the offending values.
+
+    python -m tracer locate config.yaml
+    python -m tracer locate -- python train.py --epochs 3
+
+Ends with the program's own exit status.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from pathlib import Path
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The command's own arguments."""
+    parser.add_argument("config", nargs="?", help="a YAML file; or give a program after --")
+    parser.add_argument("program", nargs="*", help="the program and its arguments, after --")
+    parser.add_argument("--no-rerun", action="store_true", help="do not run a second time with launches blocking")
+    parser.add_argument("--limit", type=float, metavar="SECONDS", help="time limit of the second run")
+    parser.add_argument(
+        "--marks", choices=("dense", "sparse"), default="dense", help="a mark for each line, or one each 100 us"
+    )
+    parser.add_argument("--no-ops", action="store_true", help="watch lines only: cheaper, but no operators and shapes")
+    parser.add_argument("--format", choices=("terminal", "json"), default="terminal")
+    parser.add_argument("-o", "--output", help="write the report to a file")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Find it; the program's own status."""
+    import msgspec
+
+    from tracer.config import command_config, load_config
+    from tracer.errors import UsageError
+    from tracer.recording.launch import command_line
+    from tracer.recording.locate import Options, locate_program
+    from tracer.recording.marks import SPARSE_NS
+    from tracer.reports._located import render
+
+    words = list(arguments.program)
+    is_config = arguments.config is not None and arguments.config.endswith((".yaml", ".yml"))
+    if arguments.config is not None and not is_config:
+        words.insert(0, arguments.config)
+    settings = load_config(arguments.config, words) if is_config else command_config(words)
+    argv, _ = command_line(settings.run, settings.base)
+    options = Options(
+        every_ns=SPARSE_NS if arguments.marks == "sparse" else 0,
+        ops=not arguments.no_ops,
+        rerun=not arguments.no_rerun,
+        limit_s=arguments.limit,
+        timeout_s=settings.run.timeout,
+        user_code=tuple(settings.record.user_code),
+    )
+    found = locate_program(
+        argv,
+        {**os.environ, **settings.run.env},
+        settings.run.cwd,
+        options,
+        tell=lambda text: print(f"tracer: {text}", file=sys.stderr),
+    )
+    text = msgspec.json.format(msgspec.json.encode(found)).decode() if arguments.format == "json" else render(found)
+    if arguments.output is None:
+        # The program's own output is on stdout; only a machine's reader wants the report there.
+        print(text, file=sys.stdout if arguments.format == "json" else sys.stderr)
+    else:
+        try:
+            Path(arguments.output).write_text(text + "\n", encoding="utf-8")
+        except OSError as error:
+            raise UsageError(f"{arguments.output} cannot be written", why=str(error)) from error
+    return found.status
