@@ -2,7 +2,9 @@
 
     python tests/bench/marks_cost.py [--rounds 3] [--out cost.json]
 
-Needs CUDA. Each measurement is a fresh process; rounds are interleaved.
+Needs CUDA. Each measurement is a fresh process, rounds are interleaved, the median of
+all steps counts. The last column says how many launches go behind a busy GPU before
+one has to wait: marks take places in the launch queue, too.
 """
 
 from __future__ import annotations
@@ -10,111 +12,81 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import platform
 import statistics
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
-START = "import sys, runpy; from tracer.recording import locate_child; locate_child.install(); sys.argv = sys.argv[1:]; runpy.run_path(sys.argv[0], run_name='__main__')"
-LOOP = """
-import sys, time, torch
-kind = sys.argv[1]
-def step(x, w):
-    x = x @ w
-    x = x + 1
-    x = x * 0.5
-    x = x.relu()
-    x = x - 0.1
-    x = x @ w
-    x = x + 1
-    x = x * 0.5
-    x = x.relu()
-    x = x - 0.1
-    return x
-size = 64 if kind == "launch" else 8192
-x = torch.randn(size, size, device="cuda", dtype=torch.bfloat16)
-w = torch.randn(size, size, device="cuda", dtype=torch.bfloat16) / size**0.5
-repeats = 9 if kind == "launch" else 5
-times = []
-for number in range(repeats + 2):
-    torch.cuda.synchronize()
-    began = time.perf_counter()
-    y = x
-    for _ in range(40):
-        y = step(y, w)
-    queued = time.perf_counter()
-    torch.cuda.synchronize()
-    times.append((time.perf_counter() - began, queued - began))
-times = times[2:]
-# How many launches until one waits: behind a long kernel, with tiny ops.
-big = torch.randn(8192, 8192, device="cuda")
-torch.cuda.synchronize()
-small = torch.zeros(1, device="cuda")
-def fill_queue():
-    taken = []
-    for _ in range(20):
-        big @ big
-    for number in range(2500):
-        before = time.perf_counter()
-        small.add_(1)
-        if time.perf_counter() - before > 2e-3:
-            return number
-    return -1
-waited = fill_queue()
-torch.cuda.synchronize()
-import json
-print("RESULT", json.dumps({"wall": times, "waited": waited}))
-"""
+LOOP = ROOT / "tests" / "bench" / "marks_loop.py"
+WAYS: dict[str, dict[str, Any] | None] = {
+    "plain": None,
+    "a mark each 100 us": {"ops": False, "every_ns": 100_000},
+    "a mark for each line": {"ops": False},
+    "lines and operators": {"ops": True},
+    "launches blocking": None,
+}
 
 
-def measure(kind: str, mode: str) -> dict:
+def measure(kind: str, way: str) -> dict[str, Any]:
     with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
-        script = Path(folder) / "loop.py"
-        script.write_text(LOOP)
-        env = {**os.environ, "PYTHONPATH": f"{ROOT}:{os.environ.get('PYTHONPATH', '')}"}
-        if mode == "blocking":
+        inject = ROOT / "tracer" / "recording" / "inject"
+        path = os.pathsep.join(filter(None, [str(inject), str(ROOT), os.environ.get("PYTHONPATH")]))
+        env = {**os.environ, "PYTHONPATH": path}
+        settings = WAYS[way]
+        if settings is not None:
+            env["TRACER_LOCATE"] = json.dumps({"folder": folder, **settings})
+        if way == "launches blocking":
             env["CUDA_LAUNCH_BLOCKING"] = "1"
-        elif mode != "plain":
-            settings = {
-                "folder": folder,
-                "lines": "lines" in mode or mode == "sparse",
-                "ops": "ops" in mode,
-                "every_ns": 100_000 if mode == "sparse" else 0,
-            }
-            env["TRACER_LOCATE"] = json.dumps(settings)
         done = subprocess.run(
-            [sys.executable, "-c", START, str(script), kind], env=env, capture_output=True, text=True, timeout=200
+            [sys.executable, str(LOOP), kind], env=env, capture_output=True, text=True, timeout=200, check=False
         )
-        for line in done.stdout.splitlines():
-            if line.startswith("RESULT"):
-                return json.loads(line.removeprefix("RESULT"))
-        raise RuntimeError(done.stderr[-2000:])
+        if done.returncode:
+            raise RuntimeError(done.stderr[-2000:])
+        return dict(json.loads(done.stdout.splitlines()[-1]), rings=len(list(Path(folder).glob("*.ring"))))
 
 
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--modes", nargs="*", default=["plain", "lines", "sparse", "lines+ops", "blocking"])
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
-    results: dict[str, list] = {}
+    results: dict[tuple[str, str], list[dict[str, Any]]] = {}
     for _ in range(options.rounds):
-        for kind in ("launch", "gpu"):
-            for mode in options.modes:
-                results.setdefault(f"{kind} {mode}", []).append(measure(kind, mode))
-    for kind in ("launch", "gpu"):
-        base = None
-        for mode in options.modes:
-            runs = results[f"{kind} {mode}"]
-            wall = statistics.median(value[0] for run in runs for value in run["wall"])
-            base = base or wall
+        for kind in ("launch", "layers", "gpu"):
+            for way in WAYS:
+                results.setdefault((kind, way), []).append(measure(kind, way))
+    names = {
+        "launch": "launch-bound, one small op a line",
+        "layers": "launch-bound, training step of 24 layers",
+        "gpu": "GPU-bound",
+    }
+    print("| loop | run | ms a step | x plain | spread of rounds | first wait at launch |")
+    print("|---|---|---|---|---|---|")
+    for kind, name in names.items():
+        plain = statistics.median(time_s for run in results[kind, "plain"] for time_s in run["steps"])
+        for way, settings in WAYS.items():
+            runs = results[kind, way]
+            assert all(run["rings"] == (settings is not None) for run in runs), "the marks were not on"
+            median = statistics.median(time_s for run in runs for time_s in run["steps"])
+            rounds = [statistics.median(run["steps"]) / plain for run in runs]
+            waits = sorted({run["waited"] for run in runs})
             print(
-                f"{kind:7} {mode:10} {wall * 1e3:8.3f} ms  x{wall / base:.3f}  waited after {[run['waited'] for run in runs]} launches; runs {[round(statistics.median(v[0] for v in run['wall']) * 1e3, 2) for run in runs]}"
+                f"| {name} | {way} | {median * 1e3:.2f} | {median / plain:.2f} | {min(rounds):.2f}-{max(rounds):.2f} "
+                f"| {', '.join(map(str, waits))} |"
             )
+    import torch
+
+    print(
+        f"\n{torch.cuda.get_device_name()}, torch {torch.__version__}, Python {platform.python_version()}, "
+        f"{time.strftime('%Y-%m-%d')}; {options.rounds} rounds"
+    )
     if options.out:
-        options.out.write_text(json.dumps(results))
+        options.out.write_text(json.dumps([[*key, runs] for key, runs in results.items()]))
 
 
 if __name__ == "__main__":

@@ -168,8 +168,8 @@ class RingImage:
 
     def pending(self, slot: int) -> np.ndarray[Any, Any]:
         """Records of a stream that the GPU had not passed, oldest first."""
-        mine = self.records[self.records["slot"] == slot]
-        return mine[mine["seq"] > self.slots[slot].landed]
+        seen = (self.records["slot"] != slot) | (self.records["seq"] <= self.slots[slot].landed)
+        return np.delete(self.records, np.flatnonzero(seen))
 
     def record(self, seq: int) -> Any:
         """The record with this number, None if it was overwritten."""
