@@ -6,10 +6,8 @@ thread can be process 0. Which track a row belongs to is settled at the end (`_t
 
 from __future__ import annotations
 
-import json
 import re
 from collections import Counter, defaultdict
-from collections.abc import Sequence
 from operator import attrgetter
 from typing import Any
 
@@ -18,8 +16,9 @@ import numpy as np
 
 from tracer.building import TraceBuilder
 from tracer.readers import _events
-from tracer.readers._events import Batch, Event, Raw, TextEvent, decode_args, integer, integers
-from tracer.trace import NONE, Collectives, Counters, Ids, Ints, Kind, Loss, OpDetails, Table, WaitDetails, WorkDetails
+from tracer.readers._details import DetailColumns, NameIds
+from tracer.readers._events import decode_args, integer, ns_of
+from tracer.trace import NONE, Counters, Ints, Kind, Loss
 
 KINDS = {
     "cpu_op": Kind.OP,
@@ -54,23 +53,13 @@ KINDS = {
     "cuda_profiler_range": Kind.GPU_OTHER,
     "xpu_scope_profiler": Kind.GPU_OTHER,
 }
-WINDOW = "trace"  # category of the profiler's own span over the whole window
-UNKNOWN = -1  # kind of a row that its process's label decides at the end
+UNKNOWN = -1  # kind of a row of another category: its process's label decides at the end
+WINDOW = -2  # the profiler's own span over the whole window, category "Trace"
 WORK = (Kind.KERNEL, Kind.COPY, Kind.FILL)
 ON_DEVICE = (*WORK, Kind.GPU_MARK, Kind.GPU_OTHER)
-FLOWS = ("s", "t", "f")
+FLOWS = ("s", "t", "f")  # say the same as correlation ids
 MOST_NS = 2**61  # of a stamp or duration, so that their sums fit
-_DTYPE_BYTES = {"double": 8, "float": 4, "int": 4, "long": 8, "half": 2, "bfloat16": 2, "bool": 1, "byte": 1, "char": 1}
-_TABLES: dict[str, type[Table]] = {
-    "ops": OpDetails,
-    "work": WorkDetails,
-    "waits": WaitDetails,
-    "collectives": Collectives,
-    "counters": Counters,
-}
-_kind_of = attrgetter("ph", "cat")
 _thread_of = attrgetter("pid", "tid")
-AnyEvent = Event | TextEvent
 
 
 class EventColumns:
@@ -81,202 +70,162 @@ class EventColumns:
         self.rows = 0
         self.losses: Counter[str] = Counter()
         self.window: list[int] = []  # stamps of the profiler's own span and end mark
-        self.places = _Numbers()  # (process, thread) as they stand in the file, or (_, process, device, stream)
+        self.places = _Numbers()  # (process, thread) as they stand in the file, or ("device", process, device, stream)
         self.thread_names: dict[tuple[int, int], str] = {}
         self.process_names: dict[Any, str] = {}
         self.process_labels: dict[Any, str] = {}
-        self._names = _NameIds(builder)
-        self._texts = _TextIds(builder)
+        self._kinds = _KindOf()
+        self._names = NameIds(builder)
+        self._details = DetailColumns(builder, self._names)
         self._parts: defaultdict[str, list[Any]] = defaultdict(list)
-        self._details: defaultdict[str, list[dict[str, Any]]] = defaultdict(list)
+        self._counters: list[tuple[int, int, int, float]] = []  # time, name, device, value
 
-    def add(self, batch: Batch) -> None:
-        """Take events in."""
-        groups: defaultdict[Any, list[int]] = defaultdict(list)
-        for at, key in enumerate(map(_kind_of, batch.events)):
-            groups[key].append(at)
-        for (phase, category), rows in groups.items():
-            if phase in FLOWS:
-                continue  # correlation ids say the same
-            events = [batch.events[at] for at in rows]
-            if phase == "X":
-                self._add_spans(category, events, *_times(batch, events, rows))
-            elif phase == "M":
-                self._add_labels(events)
-            elif phase == "C":
-                self._add_counters(events, _times(batch, events, rows)[0])
-            elif phase in ("i", "I"):
-                self._add_instants(events, _times(batch, events, rows)[0])
-            else:
-                self.losses[f"events of type {phase!r}" if phase else "things in the list that are no events"] += len(
-                    rows
-                )
+    def add(self, events: list[Any]) -> bool:
+        """Take events in. False, and nothing is taken: doubles do not hold their stamps, so decode those as text."""
+        spans = [event for event in events if event.ph == "X"]
+        others = [event for event in events if event.ph != "X" and event.ph not in FLOWS]
+        ts_ns, dur_ns = ns_of([event.ts for event in spans]), ns_of([event.dur for event in spans])
+        others_ns = ns_of([event.ts for event in others])
+        if ts_ns is None or dur_ns is None or others_ns is None:
+            return False
+        if spans:
+            self._add_usable(spans, ts_ns, dur_ns)
+        if others:
+            self._add_others(others, others_ns)
+        return True
 
     def spans(self) -> dict[str, Any]:
         """All columns of spans, joined; they are given away."""
         return {key: np.concatenate(self._parts.pop(key)) for key in list(self._parts)}
 
-    def give_details(self, first: int, shift_ns: int) -> None:
+    def give_tables(self, first: int, shift_ns: int) -> None:
         """Give the tables beside the spans, whose first is row `first`, to the builder."""
-        for attribute, parts in self._details.items():
-            columns = {key: np.concatenate([part[key] for part in parts]) for key in parts[0]}
-            if "span" in columns:
-                columns["span"] = columns["span"] + np.int32(first)
-            else:
-                columns["time_ns"] = columns["time_ns"] + shift_ns
-            self.builder.add_table(attribute, _TABLES[attribute].of(**columns))
-        self._details.clear()
-
-    # -- spans --------------------------------------------------------------------------
-
-    def _add_spans(self, category: str | None, events: list[AnyEvent], ts_ns: Ints, dur_ns: Ints) -> None:
-        category = (category or "").lower().replace(" ", "_")
-        kind = KINDS.get(category, UNKNOWN)
-        keep = _usable(kind, ts_ns, dur_ns)
-        if not keep.all():
-            self.losses["GPU records without a time" if kind in WORK else "events without a time"] += int((~keep).sum())
-            events = [event for event, kept in zip(events, keep.tolist(), strict=True) if kept]
-            ts_ns, dur_ns = ts_ns[keep], dur_ns[keep]
-        if not events:
-            return
-        if category == WINDOW:
-            self.window += [int(ts_ns.min()), int((ts_ns + dur_ns).max())]
-            return
-        spans = np.arange(self.rows, self.rows + len(events), dtype=np.int32)
-        self.rows += len(events)
-        nothing = np.full(len(events), NONE, np.int64)
-        columns: dict[str, Any] = {"start_ns": ts_ns, "dur_ns": dur_ns, "kind": np.full(len(events), kind, np.int8)}
-        columns["name"] = _ids(map(self._names.__getitem__, [e.name for e in events]), len(events))
-        raws = [e.args for e in events]
-        place: Any = map(_thread_of, events)
-        corr = nbytes = nothing
-        if kind == Kind.OP:
-            self._add_op_details(spans, raws)
-        elif kind == Kind.CALL:
-            corr = integers([a.correlation for a in decode_args(raws, _events.CallArgs)])
-        elif kind == Kind.WAIT:
-            corr = self._add_wait_details(spans, events, raws)
-        elif kind in WORK:
-            args = decode_args(raws, _events.WorkArgs)
-            corr = integers([a.correlation for a in args])
-            if kind != Kind.KERNEL:
-                nbytes = integers([a.bytes for a in args])
-            self._add_work_details(spans, args)
-            place = map(_stream_of, events, args)
-        elif kind in ON_DEVICE:
-            place = map(_stream_of, events, decode_args(raws, _events.PlaceArgs))
-        columns |= {"place": _ids(map(self.places.__getitem__, place), len(events)), "corr": corr, "nbytes": nbytes}
-        for key, column in columns.items():
-            self._parts[key].append(column)
-
-    def _add_op_details(self, spans: Ids, raws: list[Raw]) -> None:
-        args = decode_args(raws, _events.OpArgs)
-        sequence = integers([a.sequence for a in args])
-        forward = integers([a.forward for a in args])
-        shapes = _ids((self._texts[bytes(a.dims)] for a in args), len(args))
-        said = np.flatnonzero((sequence != NONE) | (forward != NONE) | (shapes != NONE))
-        columns = {"span": spans, "sequence": sequence, "forward_lane": forward, "shapes": shapes}
-        self._details["ops"].append({key: column[said] for key, column in columns.items()})
-
-    def _add_wait_details(self, spans: Ids, events: list[AnyEvent], raws: list[Raw]) -> Ints:
-        args = decode_args(raws, _events.WaitArgs)
-        self._details["waits"].append(
-            {
-                "span": spans,
-                "stream": integers([a.stream for a in args]),
-                "source_stream": integers([a.wait_stream for a in args]),
-                "source_corr": integers([a.wait_corr for a in args]),
-                "device": integers(
-                    [e.pid if a.device is None else a.device for e, a in zip(events, args, strict=True)]
-                ),
-            }
-        )
-        return integers([a.correlation for a in args])
-
-    def _add_work_details(self, spans: Ids, args: list[_events.WorkArgs]) -> None:
-        node = integers([a.graph_node for a in args])
-        node[node == 0] = NONE
-        self._details["work"].append(
-            {
-                "span": spans,
-                "grid": _ids((self._texts[bytes(a.grid)] for a in args), len(args)),
-                "block": _ids((self._texts[bytes(a.block)] for a in args), len(args)),
-                "graph_node": node,
-                "peer": integers([a.to_device for a in args]),
-            }
-        )
-        rows = [at for at, a in enumerate(args) if a.collective is not None]
-        if not rows:
-            return
-        picked = [args[at] for at in rows]
-        self._details["collectives"].append(
-            {
-                "span": spans[rows],
-                "name": _ids((self._names[a.collective] for a in picked), len(rows)),
-                "group": _ids((self._names[str(a.group or "")] for a in picked), len(rows)),
-                "sequence": integers([a.seq for a in picked]),
-                "nbytes": np.array([_message_bytes(a) for a in picked], np.int64),
-            }
-        )
-
-    # -- the rest -----------------------------------------------------------------------
-
-    def _add_labels(self, events: list[AnyEvent]) -> None:
-        for event, args in zip(events, decode_args([e.args for e in events], _events.LabelArgs), strict=True):
-            if event.name == "process_name" and args.name is not None:
-                self.process_names[event.pid] = str(args.name)
-            elif event.name == "process_labels" and args.labels is not None:
-                self.process_labels[event.pid] = str(args.labels)
-            elif event.name == "thread_name" and args.name is not None:
-                text = str(args.name).strip()
-                inner = re.fullmatch(r"thread -?\d+ \((.+)\)", text)
-                self.thread_names[integer(event.pid), integer(event.tid)] = inner[1] if inner else text
-
-    def _add_counters(self, events: list[AnyEvent], ts_ns: Ints) -> None:
-        rows = []
-        for event, ns in zip(events, ts_ns.tolist(), strict=True):
-            try:
-                values = msgspec.json.decode(event.args, type=dict[str, Any])
-            except (msgspec.DecodeError, RecursionError):
-                continue
-            for key, value in values.items():
-                if isinstance(value, int | float) and ns != NONE and abs(ns) < MOST_NS:
-                    rows.append((ns, self._names[f"{event.name} {key}"], NONE, float(value)))
-        self._add_counter_rows(rows)
-
-    def _add_instants(self, events: list[AnyEvent], ts_ns: Ints) -> None:
-        self.window += [
-            ns
-            for event, ns in zip(events, ts_ns.tolist(), strict=True)
-            if event.name == "Record Window End" and 0 < ns < MOST_NS
-        ]
-        args = decode_args([e.args for e in events], _events.MemoryArgs)
-        rows = []
-        for event, memory, ns in zip(events, args, ts_ns.tolist(), strict=True):
-            if event.name == "[memory]" and memory.allocated is not None and 0 < ns < MOST_NS:
-                on_gpu = integer(memory.device_type) == 1
-                device = integer(memory.device_id) if on_gpu else NONE
-                for what, value in (("allocated", memory.allocated), ("reserved", memory.reserved)):
-                    name = self._names[f"memory {what} ({'GPU' if on_gpu else 'CPU'})"]
-                    rows.append((ns, name, device, float(integer(value))))
-        self._add_counter_rows(rows)
-
-    def _add_counter_rows(self, rows: list[tuple[int, int, int, float]]) -> None:
-        if rows:
-            time, name, device, value = zip(*rows, strict=True)
-            self._details["counters"].append(
-                {
-                    "time_ns": np.array(time, np.int64),
-                    "name": np.array(name, np.int32),
-                    "track": np.full(len(rows), NONE, np.int32),
-                    "device": integers(list(device)).clip(NONE, 2**31 - 1),
-                    "value": np.array(value, np.float64),
-                }
-            )
+        self._details.give(first)
+        if self._counters:
+            time, name, device, value = zip(*self._counters, strict=True)
+            times = np.array(time, np.int64) + shift_ns
+            track = np.full(len(time), NONE)
+            table = Counters.of(time_ns=times, name=name, track=track, device=device, value=value)
+            self.builder.add_table("counters", table)
 
     def give_losses(self) -> None:
         """Tell the builder what had to be left out."""
         self.builder.losses += [Loss(what, count=count) for what, count in self.losses.items()]
+
+    # -- spans --------------------------------------------------------------------------
+
+    def _add_usable(self, events: list[Any], ts_ns: Ints, dur_ns: Ints) -> None:
+        """Take in what has a time; the profiler's own span is the window, not a row."""
+        kind = np.fromiter(map(self._kinds.__getitem__, [event.cat for event in events]), np.int8, len(events))
+        work = np.isin(kind, WORK)
+        keep = (ts_ns > -MOST_NS) & (ts_ns < MOST_NS) & (dur_ns >= 0) & (dur_ns < MOST_NS)
+        # Some CUPTI versions give zero stamps: that is no time.
+        keep &= np.where(work, ts_ns > 0, ts_ns != NONE)
+        for what, rows in (("GPU records without a time", work), ("events without a time", ~work)):
+            if lost := int((rows & ~keep).sum()):
+                self.losses[what] += lost
+        window = keep & (kind == WINDOW)
+        if window.any():
+            self.window += [int(ts_ns[window].min()), int((ts_ns[window] + dur_ns[window]).max())]
+            keep &= ~window
+        if not keep.all():
+            events = [event for event, kept in zip(events, keep.tolist(), strict=True) if kept]
+            kind, ts_ns, dur_ns = kind[keep], ts_ns[keep], dur_ns[keep]
+        if events:
+            self._add_spans(events, kind, ts_ns, dur_ns)
+
+    def _add_spans(self, events: list[Any], kind: Any, ts_ns: Ints, dur_ns: Ints) -> None:
+        size = len(events)
+        place = np.fromiter(map(self.places.__getitem__, map(_thread_of, events)), np.int32, size)
+        corr, nbytes = np.full(size, NONE, np.int64), np.full(size, NONE, np.int64)
+        for one in np.flatnonzero(np.bincount(kind[kind >= 0], minlength=1)).tolist():
+            if one not in _HAVE_DETAILS:
+                continue
+            rows = np.flatnonzero(kind == one)
+            picked = [events[at] for at in rows.tolist()]
+            raws = [event.args for event in picked]
+            spans = (rows + self.rows).astype(np.int32)
+            if one == Kind.OP:
+                self._details.add_ops(spans, raws)
+            elif one == Kind.CALL:
+                corr[rows] = _events.integers([a.correlation for a in decode_args(raws, _events.CallArgs)])
+            elif one == Kind.WAIT:
+                corr[rows] = self._details.add_waits(spans, picked, raws)
+            elif one in WORK:
+                args = decode_args(raws, _events.WorkArgs)
+                self._details.add_work(spans, args)
+                corr[rows] = _events.integers([a.correlation for a in args])
+                if one != Kind.KERNEL:
+                    nbytes[rows] = _events.integers([a.bytes for a in args])
+                place[rows] = [self.places[_stream_of(event, a)] for event, a in zip(picked, args, strict=True)]
+            else:
+                places = decode_args(raws, _events.PlaceArgs)
+                place[rows] = [self.places[_stream_of(event, a)] for event, a in zip(picked, places, strict=True)]
+        names = np.fromiter(map(self._names.__getitem__, [event.name for event in events]), np.int32, size)
+        columns = {"start_ns": ts_ns, "dur_ns": dur_ns, "kind": kind, "name": names, "place": place}
+        for key, column in (columns | {"corr": corr, "nbytes": nbytes}).items():
+            self._parts[key].append(column)
+        self.rows += size
+
+    # -- the rest -----------------------------------------------------------------------
+
+    def _add_others(self, events: list[Any], ts_ns: Ints) -> None:
+        usable = ((ts_ns > 0) & (ts_ns < MOST_NS)).tolist()
+        for event, ns, has_time in zip(events, ts_ns.tolist(), usable, strict=True):
+            if event.ph == "M":
+                self._add_label(event)
+            elif event.ph == "C":
+                if has_time:
+                    self._add_counter(event, ns)
+            elif event.ph in ("i", "I"):
+                if event.name == "Record Window End" and has_time:
+                    self.window.append(ns)
+                elif event.name == "[memory]" and has_time:
+                    self._add_memory(event, ns)
+            else:
+                what = f"events of type {event.ph!r}" if event.ph else "things in the list that are no events"
+                self.losses[what] += 1
+
+    def _add_label(self, event: Any) -> None:
+        (args,) = decode_args([event.args], _events.LabelArgs)
+        if event.name == "process_name" and args.name is not None:
+            self.process_names[event.pid] = str(args.name)
+        elif event.name == "process_labels" and args.labels is not None:
+            self.process_labels[event.pid] = str(args.labels)
+        elif event.name == "thread_name" and args.name is not None:
+            text = str(args.name).strip()
+            inner = re.fullmatch(r"thread -?\d+ \((.+)\)", text)
+            self.thread_names[integer(event.pid), integer(event.tid)] = inner[1] if inner else text
+
+    def _add_counter(self, event: Any, ns: int) -> None:
+        try:
+            values = msgspec.json.decode(event.args, type=dict[str, Any])
+        except (msgspec.DecodeError, RecursionError):
+            return
+        for key, value in values.items():
+            if isinstance(value, int | float):
+                self._counters.append((ns, self._names[f"{event.name} {key}"], NONE, float(value)))
+
+    def _add_memory(self, event: Any, ns: int) -> None:
+        (args,) = decode_args([event.args], _events.MemoryArgs)
+        on_gpu = integer(args.device_type) == 1
+        device = min(max(integer(args.device_id), NONE), 2**31 - 1) if on_gpu else NONE
+        for what, value in (("allocated", args.allocated), ("reserved", args.reserved)):
+            if value is not None:
+                name = self._names[f"memory {what} ({'GPU' if on_gpu else 'CPU'})"]
+                self._counters.append((ns, name, device, float(integer(value))))
+
+
+_HAVE_DETAILS = (Kind.OP, Kind.CALL, Kind.WAIT, *ON_DEVICE)
+
+
+class _KindOf(dict[Any, int]):
+    """From a category, as exporters of any age write it, to a kind."""
+
+    def __missing__(self, category: Any) -> int:
+        word = "" if category is None else str(category).lower().replace(" ", "_")
+        found = self[category] = WINDOW if word == "trace" else int(KINDS.get(word, UNKNOWN))
+        return found
 
 
 class _Numbers(dict[Any, int]):
@@ -287,59 +236,7 @@ class _Numbers(dict[Any, int]):
         return found
 
 
-class _NameIds(dict[Any, int]):
-    """From a name to its id; asks the builder the first time."""
-
-    def __init__(self, builder: TraceBuilder) -> None:
-        super().__init__()
-        self._builder = builder
-
-    def __missing__(self, name: Any) -> int:
-        found = self[name] = self._builder.name("" if name is None else str(name))
-        return found
-
-
-class _TextIds(dict[bytes, int]):
-    """From a JSON value's text to the id of a short form: `132x1x1` for three sizes, `[[32, 128], []]` for the rest."""
-
-    def __init__(self, builder: TraceBuilder) -> None:
-        super().__init__({b"": NONE, b"null": NONE})
-        self._builder = builder
-
-    def __missing__(self, text: bytes) -> int:
-        try:
-            value = json.loads(text)
-        except (ValueError, RecursionError):
-            value = text.decode("utf-8", "replace")
-        flat = isinstance(value, list) and len(value) == 3 and all(isinstance(size, int) for size in value)
-        short = "x".join(map(str, value)) if flat else value if isinstance(value, str) else json.dumps(value)
-        found = self[text] = self._builder.name(short)
-        return found
-
-
-def _ids(values: Any, size: int) -> Ids:
-    return np.fromiter(values, np.int32, size)
-
-
-def _stream_of(event: AnyEvent, args: Any) -> tuple[Any, ...]:
+def _stream_of(event: Any, args: Any) -> tuple[Any, ...]:
     """Where a row on a device lies: its own words, or else its process and thread."""
     device = event.pid if args.device is None else args.device
     return ("device", event.pid, device, event.tid if args.stream is None else args.stream)
-
-
-def _times(batch: Batch, events: Sequence[Any], rows: list[int]) -> tuple[Ints, Ints]:
-    if batch.ts_ns is not None and batch.dur_ns is not None:
-        return batch.ts_ns[rows], batch.dur_ns[rows]
-    return _events.ns_of_numbers([e.ts for e in events]), _events.ns_of_numbers([e.dur for e in events])
-
-
-def _usable(kind: int, ts_ns: Ints, dur_ns: Ints) -> Any:
-    usable = (ts_ns > -MOST_NS) & (ts_ns < MOST_NS) & (dur_ns >= 0) & (dur_ns < MOST_NS)
-    # Some CUPTI versions give zero stamps: that is no time.
-    return usable & (ts_ns > 0) if kind in WORK else usable & (ts_ns != NONE)
-
-
-def _message_bytes(args: _events.WorkArgs) -> int:
-    size = _DTYPE_BYTES.get(str(args.dtype).lower(), 0)
-    count = integer(args.elements)
-    return count * size if size and 0 <= count < 2**50 else NONE

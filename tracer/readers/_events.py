@@ -10,8 +10,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
 from typing import Any, TypeVar
 
@@ -69,7 +67,7 @@ class LooseEvent(msgspec.Struct, gc=False):
 class CallArgs(msgspec.Struct, gc=False):
     """What we use of a call's `args`."""
 
-    correlation: Number = None
+    correlation: Number = NONE
 
 
 class OpArgs(
@@ -79,8 +77,8 @@ class OpArgs(
 ):
     """Of an operator's."""
 
-    sequence: Number = None
-    forward: Number = None
+    sequence: Number = NONE
+    forward: Number = NONE
     dims: Raw = NOTHING
 
 
@@ -107,16 +105,16 @@ class WorkArgs(
 
     device: Number = None
     stream: Number = None
-    correlation: Number = None
-    bytes: Number = None
+    correlation: Number = NONE
+    bytes: Number = NONE
     grid: Raw = NOTHING
     block: Raw = NOTHING
-    graph_node: Number = None
-    to_device: Number = None
+    graph_node: Number = NONE
+    to_device: Number = NONE
     collective: str | None = None
     group: Number = None
-    seq: Number = None
-    elements: Number = None
+    seq: Number = NONE
+    elements: Number = NONE
     dtype: str | None = None
 
 
@@ -127,10 +125,10 @@ class WaitArgs(
 ):
     """Of a synchronisation record's."""
 
-    wait_stream: Number = None
-    wait_corr: Number = None
-    stream: Number = None
-    correlation: Number = None
+    wait_stream: Number = NONE
+    wait_corr: Number = NONE
+    stream: Number = NONE
+    correlation: Number = NONE
     device: Number = None
 
 
@@ -159,15 +157,6 @@ class MemoryArgs(
     device_type: Number = None
 
 
-@dataclass(frozen=True, slots=True)
-class Batch:
-    """Some events, with their stamps if doubles do not hold those exactly."""
-
-    events: Sequence[Event | TextEvent]
-    ts_ns: Ints | None = None
-    dur_ns: Ints | None = None
-
-
 _as_events = msgspec.json.Decoder(list[Event]).decode
 _as_text_events = msgspec.json.Decoder(list[TextEvent]).decode
 _as_raw = msgspec.json.Decoder(list[Raw]).decode
@@ -176,23 +165,18 @@ _T = TypeVar("_T", bound=msgspec.Struct)
 
 
 class EventDecoder:
-    """Decodes the events of one file; remembers what kind of stamps it has."""
+    """Decodes the events of one file."""
 
     def __init__(self) -> None:
         self.strange = 0  # things in the list that are no events
-        self._in_text = False
+        self.in_text = False  # whether stamps have to be cut from the text
 
-    def decode(self, text: bytes) -> Batch:
+    def decode(self, text: bytes) -> list[Any]:
         """A JSON list of events. Raises msgspec.DecodeError if it is no JSON."""
         try:
-            if not self._in_text:
-                events = _as_events(text)
-                self._in_text = not _stamps_are_exact(events)
-                if not self._in_text:
-                    return Batch(events)
-            return _with_stamps(_as_text_events(text))
+            return _as_text_events(text) if self.in_text else _as_events(text)
         except msgspec.ValidationError:
-            return _with_stamps(self._loosely(text))
+            return self._loosely(text)
 
     def _loosely(self, text: bytes) -> list[TextEvent]:
         events = []
@@ -240,42 +224,44 @@ def _args_loosely(raw: Raw, kind: type[_T]) -> _T:
     return args
 
 
-def _with_stamps(events: list[TextEvent]) -> Batch:
-    return Batch(events, ns_of_texts([e.ts for e in events]), ns_of_texts([e.dur for e in events]))
-
-
-def _stamps_are_exact(events: list[Event]) -> bool:
-    """Whether doubles hold these stamps to the nanosecond."""
-    column = np.array([e.ts for e in events], np.float64)
-    column = column[np.isfinite(column)]
-    return bool((np.abs(column) < EXACT_US).all() or (column == np.floor(column)).all())
-
-
-def ns_of_numbers(values: Sequence[float | None]) -> Ints:
-    """Nanoseconds from microseconds in doubles; NONE where there is no finite number."""
-    column = np.array(values, np.float64)
-    known = np.isfinite(column) & (np.abs(column) < 2.0**53)
-    column[~known] = 0
+def ns_of(stamps: list[Any]) -> Ints | None:
+    """Nanoseconds from microseconds; NONE where there is no number. None if doubles do not hold them exactly."""
+    if stamps and isinstance(stamps[0], Raw):
+        return ns_of_texts(stamps)
+    column = np.array(stamps, np.float64)
+    known = np.isfinite(column)
+    if not known.all():
+        column[~known] = 0
     whole = np.floor(column)
-    ns = whole.astype(np.int64) * 1000 + np.rint((column - whole) * 1000).astype(np.int64)
+    ns = whole.astype(np.int64) * 1000 if len(column) == 0 or np.abs(column).max() < 2.0**53 else None
+    if ns is None:
+        return None
+    column -= whole
+    if np.abs(whole).max(initial=0) >= EXACT_US and column.any():
+        return None
+    column *= 1000
+    ns += np.rint(column).astype(np.int64)
     ns[~known] = NONE
     return ns
 
 
-def ns_of_texts(raws: Sequence[Raw]) -> Ints:
+def ns_of_texts(raws: list[Raw]) -> Ints:
     """Nanoseconds from the texts of numbers of microseconds, quoted or not; NONE for what is none."""
-    texts = [bytes(raw) or b"null" for raw in raws]
-    plain = b",".join([text if b"." in text else text + b".0" for text in texts]).translate(None, b'" ') + b","
-    if len(texts) and re.fullmatch(rb"[0-9.,]*", plain):
+    plain = b",".join(raws) + b","
+    if plain.count(b".") != len(raws):
+        texts = [bytes(raw) or b"null" for raw in raws]
+        plain = b",".join([text if b"." in text else text.strip(b'" ') + b".0" for text in texts]) + b","
+    plain = plain.translate(None, b'" ')
+    if raws and not plain.translate(None, b"0123456789.,"):
         marks = np.frombuffer(plain, np.uint8)
         dots, commas = np.flatnonzero(marks == ord(".")), np.flatnonzero(marks == ord(","))
-        if len(dots) == len(commas) == len(texts):
+        if len(dots) == len(commas) == len(raws):
             decimals = commas - dots - 1
             digits = dots - np.concatenate(([-1], commas[:-1])) - 1
             if decimals.min() >= 1 and decimals.max() <= 3 and digits.min() >= 1 and digits.max() <= 16:
                 parts = np.fromstring(plain[:-1].replace(b".", b","), np.int64, sep=",")
                 return np.asarray(parts[0::2] * 1000 + parts[1::2] * 10 ** (3 - decimals), np.int64)
-    return np.array([_ns_of_text(text) for text in texts], np.int64)
+    return np.array([_ns_of_text(bytes(raw)) for raw in raws], np.int64)
 
 
 def _ns_of_text(text: bytes) -> int:
@@ -301,6 +287,6 @@ def integer(value: Any) -> int:
 def integers(values: list[Any]) -> Ints:
     """A column of ids; NONE for what is no number."""
     try:
-        return np.array([NONE if v is None else v for v in values], np.int64)
+        return np.fromiter(values, np.int64, len(values))
     except (TypeError, ValueError, OverflowError):
-        return np.array([integer(v) for v in values], np.int64)
+        return np.array([integer(value) for value in values], np.int64)

@@ -81,13 +81,21 @@ def read(
     damage = Damage()
     decoder = EventDecoder()
     columns = EventColumns(builder)
-    framer = Framer(path, source.blocks(), decoder.decode, damage)
+
+    def take(text: bytes) -> list[Any]:
+        events = decoder.decode(text)
+        if not columns.add(events):
+            decoder.in_text = True
+            events = decoder.decode(text)
+            columns.add(events)
+        return events
+
+    framer = Framer(path, source.blocks(), take, damage)
     collecting = gc.isenabled()
     gc.disable()  # millions of small objects that refer to nothing: the collector only costs time
     try:
         for batch in framer.batches():
-            columns.add(batch)
-            source.events += len(batch.events)
+            source.events += len(batch)
     finally:
         if collecting:
             gc.enable()
@@ -127,7 +135,7 @@ def _give(columns: EventColumns, tracks: TrackFinder, shift_ns: int) -> None:
         known = builder.window_ns or (low, high)
         builder.window_ns = (min(known[0], low), max(known[1], high))
     rows = builder.add_spans(track=track, **spans)
-    columns.give_details(rows.start, shift_ns)
+    columns.give_tables(rows.start, shift_ns)
 
 
 def _give_losses(

@@ -1,0 +1,142 @@
+"""What only some rows have, in tables beside the spans: operators, GPU work, synchronisations, collectives."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from typing import Any
+
+import numpy as np
+
+from tracer.building import TraceBuilder
+from tracer.readers import _events
+from tracer.readers._events import NOTHING, Raw, decode_args, integer, integers
+from tracer.trace import NONE, Collectives, Ids, Ints, OpDetails, Table, WaitDetails, WorkDetails
+
+_TABLES: dict[str, type[Table]] = {
+    "ops": OpDetails,
+    "work": WorkDetails,
+    "waits": WaitDetails,
+    "collectives": Collectives,
+}
+_DTYPE_BYTES = {"double": 8, "float": 4, "int": 4, "long": 8, "half": 2, "bfloat16": 2, "bool": 1, "byte": 1, "char": 1}
+
+
+class NameIds(dict[Any, int]):
+    """From a name to its id; asks the builder the first time."""
+
+    def __init__(self, builder: TraceBuilder) -> None:
+        super().__init__()
+        self._builder = builder
+
+    def __missing__(self, name: Any) -> int:
+        found = self[name] = self._builder.name("" if name is None else str(name))
+        return found
+
+
+class DetailColumns:
+    """Collects the tables of one file."""
+
+    def __init__(self, builder: TraceBuilder, names: NameIds) -> None:
+        self._builder = builder
+        self._names = names
+        self._texts = _TextIds(builder)
+        self._parts: defaultdict[str, list[dict[str, Any]]] = defaultdict(list)
+
+    def give(self, first: int) -> None:
+        """Give the tables to the builder; `first` is the row of the file's first span."""
+        for attribute in list(self._parts):
+            parts = self._parts.pop(attribute)
+            columns = {key: np.concatenate([part[key] for part in parts]) for key in parts[0]}
+            columns["span"] += np.int32(first)
+            self._builder.add_table(attribute, _TABLES[attribute](**columns))
+
+    def add_ops(self, spans: Ids, raws: list[Raw]) -> None:
+        """What operators say; those that say nothing get no row."""
+        args = decode_args(raws, _events.OpArgs)
+        sequence = integers([a.sequence for a in args])
+        forward = integers([a.forward for a in args])
+        shapes = self._texts_of([a.dims for a in args])
+        said = (sequence != NONE) | (forward != NONE) | (shapes != NONE)
+        if not said.all():
+            spans, sequence, forward, shapes = spans[said], sequence[said], forward[said], shapes[said]
+        columns = {"span": spans, "sequence": sequence, "forward_lane": forward, "shapes": shapes}
+        self._parts["ops"].append(columns)
+
+    def add_waits(self, spans: Ids, events: list[Any], raws: list[Raw]) -> Ints:
+        """What synchronisation records say; their correlation ids."""
+        args = decode_args(raws, _events.WaitArgs)
+        device = integers([e.pid if a.device is None else a.device for e, a in zip(events, args, strict=True)])
+        columns = {
+            "span": spans,
+            "stream": integers([a.stream for a in args]),
+            "source_stream": integers([a.wait_stream for a in args]),
+            "source_corr": integers([a.wait_corr for a in args]),
+            "device": _small(device),
+        }
+        self._parts["waits"].append(columns)
+        return integers([a.correlation for a in args])
+
+    def add_work(self, spans: Ids, args: list[_events.WorkArgs]) -> None:
+        """What kernels, copies and fills say; collectives say more."""
+        node = integers([a.graph_node for a in args])
+        node[node == 0] = NONE
+        columns = {
+            "span": spans,
+            "grid": self._texts_of([a.grid for a in args]),
+            "block": self._texts_of([a.block for a in args]),
+            "graph_node": node,
+            "peer": _small(integers([a.to_device for a in args])),
+        }
+        self._parts["work"].append(columns)
+        rows = [at for at, a in enumerate(args) if a.collective is not None]
+        if rows:
+            self._add_collectives(spans[rows], [args[at] for at in rows])
+
+    def _add_collectives(self, spans: Ids, args: list[_events.WorkArgs]) -> None:
+        columns = {
+            "span": spans,
+            "name": np.array([self._names[a.collective] for a in args], np.int32),
+            "group": np.array([self._names["" if a.group is None else str(a.group)] for a in args], np.int32),
+            "sequence": integers([a.seq for a in args]),
+            "nbytes": np.array([_message_bytes(a) for a in args], np.int64),
+        }
+        self._parts["collectives"].append(columns)
+
+    def _texts_of(self, raws: list[Raw]) -> Ids:
+        """Ids of short texts of JSON values, many of which are not there."""
+        ids = np.full(len(raws), NONE, np.int32)
+        said = [at for at, raw in enumerate(raws) if raw is not NOTHING]
+        if said:
+            ids[said] = [self._texts[bytes(raws[at])] for at in said]
+        return ids
+
+
+class _TextIds(dict[bytes, int]):
+    """From a JSON value's text to the id of a short form: `132x1x1` for three sizes, `[[32, 128], []]` for the rest."""
+
+    def __init__(self, builder: TraceBuilder) -> None:
+        super().__init__({b"": NONE, b"null": NONE})
+        self._builder = builder
+
+    def __missing__(self, text: bytes) -> int:
+        try:
+            value = json.loads(text)
+        except (ValueError, RecursionError):
+            value = text.decode("utf-8", "replace")
+        sizes = isinstance(value, list) and len(value) == 3 and all(isinstance(size, int) for size in value)
+        short = "x".join(map(str, value)) if sizes else value if isinstance(value, str) else json.dumps(value)
+        found = self[text] = self._builder.name(short)
+        return found
+
+
+def _small(column: Ints) -> Ids:
+    """Device numbers, which fit into 32 bits or are none."""
+    column[(column < 0) | (column >= 2**31)] = NONE
+    return column.astype(np.int32)
+
+
+def _message_bytes(args: _events.WorkArgs) -> int:
+    size = _DTYPE_BYTES.get(str(args.dtype).lower(), 0)
+    count = integer(args.elements)
+    return count * size if size and 0 <= count < 2**50 else NONE
