@@ -74,14 +74,23 @@ def lead(trace: Trace, launches: Launches, rank: int, device: int) -> tuple[Ints
     spans = trace.spans
     mine = device_tracks(trace, rank, device)[spans.track[launches.work]]
     call, work = launches.call[mine], launches.work[mine]
-    starts, ends = np.sort(spans.start_ns[work]), np.sort(spans.end_ns[work])
+    queued = np.minimum(spans.end_ns[call], spans.start_ns[work])
+    times = np.unique(np.concatenate((queued, spans.start_ns[work], spans.end_ns[work])))
+    return times, lead_at(trace, launches, rank, device, times)
+
+
+def lead_at(trace: Trace, launches: Launches, rank: int, device: int, time_ns: Ints) -> Ints:
+    """The lead at any moments."""
+    spans = trace.spans
+    mine = device_tracks(trace, rank, device)[spans.track[launches.work]]
+    call, work = launches.call[mine], launches.work[mine]
     queued = np.minimum(spans.end_ns[call], spans.start_ns[work])
     order = np.argsort(queued, kind="stable")
-    queued, added = queued[order], np.cumsum(spans.dur_ns[work][order])
-    times = np.unique(np.concatenate((queued, starts, ends)))
-    launched = np.concatenate(([0], added))[np.searchsorted(queued, times, "right")]
-    executed = _elapsed(starts, times) - _elapsed(ends, times)
-    return times, launched - executed
+    added = np.concatenate(([0], np.cumsum(spans.dur_ns[work][order])))
+    launched = added[np.searchsorted(queued[order], time_ns, "right")]
+    starts, ends = np.sort(spans.start_ns[work]), np.sort(spans.end_ns[work])
+    ahead: Ints = launched - (_elapsed(starts, time_ns) - _elapsed(ends, time_ns))
+    return ahead
 
 
 def busy(trace: Trace, rank: int, device: int) -> Union:

@@ -2,11 +2,32 @@
 
 A module here offers `RULE`, a docstring with Bad and Good code, and `find(evidence)`
 (on a trace) or `scan(source)` (on source text, for `tracer check`).
+
+A rule about stalls says in `matches(wait)` which waits are its own, in a word for the
+call (`item`, `bool`, `mask_index`), and in `BAND` how early it is asked: each wait goes
+to the first rule that takes it, so that no wait is counted twice.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cache
+from types import ModuleType
+
+import numpy as np
+
+from tracer.analysis.idle import Idle, window_of
+from tracer.analysis.launches import Launches
+from tracer.analysis.places import Places
+from tracer.analysis.stalls import Stalls
+from tracer.analysis.trust import Trust
+from tracer.plugins import modules_in
+from tracer.results import Finding, Timer
+from tracer.rules._waits import Wait
+from tracer.trace import Bools, Ids, Ints, Steps, Trace
+
+# How early a rule is asked, lowest first; a rule that names a cause closer is asked before the general one of its band.
+ENVIRONMENT, LABELLED, ALLOCATOR, FRAMEWORK, OPERATOR, GENERAL, COPYING, EXPLICIT, FALLBACK = range(9)
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,3 +39,80 @@ class Rule:
     title: str
     severity: str  # "error", "warning", "info"
     fix: str
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Evidence:
+    """All that a rule may look at."""
+
+    trace: Trace
+    launches: Launches
+    stalls: Stalls
+    idle: Idle
+    places: Places
+    steps: Steps
+    trust: Trust
+    waits: tuple[Wait, ...]  # the stalls that count, by shape and place
+    counted: Bools  # for each stall, whether it is inside the steps (or there are none)
+    idle_ns: Ints  # for each stall the GPU idle time that it answers for
+    timers: tuple[Timer, ...] = ()
+    rows: dict[str, Ids] = field(default_factory=dict)  # finding's id -> its Stalls, filled as rules run
+    idle_rows: dict[str, Ids] = field(default_factory=dict)  # finding's id -> its rows of Idle
+    taken: dict[str, list[tuple[Wait, str]]] = field(default_factory=dict)  # rule's id -> its waits
+
+    def taken_by(self, rule: Rule) -> list[tuple[Wait, str]]:
+        """The waits that belong to a rule, each with its word for the call."""
+        if not self.taken:
+            self.taken.update(assign(self.waits))
+        return self.taken.get(rule.id, [])
+
+    @property
+    def span_ns(self) -> int:
+        """How long the steps last, or without steps the time from the first to the last GPU work."""
+        if len(self.steps):
+            mine = self.steps.take(self.steps.traced)
+            if len(mine):
+                return int((mine.start_ns + mine.dur_ns).max() - mine.start_ns.min())
+        work = np.flatnonzero(self.trace.is_work)
+        if not len(work):
+            low, high = window_of(self.trace)
+            return high - low
+        return int(self.trace.spans.end_ns[work].max() - self.trace.spans.start_ns[work].min())
+
+
+@cache
+def rule_modules() -> tuple[ModuleType, ...]:
+    """All rules, by id."""
+    return tuple(sorted((m for m in modules_in("tracer.rules") if hasattr(m, "RULE")), key=lambda m: str(m.RULE.id)))
+
+
+def run_rules(evidence: Evidence) -> tuple[tuple[Finding, ...], tuple[Ids, ...]]:
+    """What all rules find, dearest first, and for each finding its stalls (rows of Stalls)."""
+    found: list[Finding] = []
+    for module in rule_modules():
+        if hasattr(module, "find"):
+            found.extend(module.find(evidence))
+    found.sort(key=price)
+    nothing = np.empty(0, np.int32)
+    return tuple(found), tuple(evidence.rows.get(finding.id, nothing) for finding in found)
+
+
+def price(finding: Finding) -> tuple[bool, bool, int, int, str]:
+    """Sorts findings: harmless ones last, before them those that are for information, then by idle and host time."""
+    return (finding.harmless, finding.severity == "info", -finding.idle_ns, -finding.stall_ns, finding.id)
+
+
+def assign(waits: tuple[Wait, ...]) -> dict[str, list[tuple[Wait, str]]]:
+    """Each wait to the first rule that takes it."""
+    asked = sorted((m for m in rule_modules() if hasattr(m, "matches")), key=lambda m: (m.BAND, m.RULE.id))
+    taken: dict[str, list[tuple[Wait, str]]] = {}
+    for wait in waits:
+        for module in asked:
+            word = module.matches(wait)
+            if word is not None:
+                taken.setdefault(module.RULE.id, []).append((wait, word))
+                break
+    return taken
+
+
+__all__ = ["Evidence", "Rule", "Wait", "assign", "price", "rule_modules", "run_rules"]

@@ -1,0 +1,341 @@
+"""When the GPU had nothing to do, and what the CPU did then.
+
+Every nanosecond in which a device runs no kernel, copy or fill has exactly one cause,
+so the rows of a device sum to its idle time. Before its first work it is the *head*,
+after its last the *tail*; work launched before the window counts as work like any.
+
+Between two pieces of work, what ended the gap decides whom to ask. If that work was
+already launched when the gap began, the host is not to blame: a short gap is the
+device's own (`gpu.gap`), a long one waits for another stream, an event, a peer copy or
+another process that shares the device (`gpu.wait`). Else it is the thread that launched
+it, then the thread that launches most, and of several causes at one moment the first of:
+
+1. the profiler's own work (`profiler`);
+2. a call that holds the thread (`stall`): the row names it;
+3. waiting for the DataLoader (`input.bound`), garbage collection (`host.gc`), compilation
+   (`compile`), if annotations or functions say so;
+4. a stall before that: its effect lasts until a launch again finds the device busy, the
+   next stall begins, or four times the lead that was lost is used up. A wait that lost
+   no lead has no effect: the GPU would have been idle anyway;
+5. an operator that works on the CPU for long, or a stretch without any operator or call
+   (`host.hot` if its line is known, else `host.late`);
+6. an operator's first use, where it does something for long that is neither a call nor
+   another operator: libraries set themselves up then (`load`);
+7. operators, calls and the Python between them (`launch.bound`).
+
+What no thread of the trace can answer for is `unknown`.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+import numpy as np
+
+from tracer.analysis.intervals import Union, clip, gaps, intersect, subtract, union
+from tracer.analysis.launches import Launches, busy, device_tracks, find_devices, find_processes
+from tracer.analysis.stalls import Stalls
+from tracer.trace import NONE, Ids, Ints, Kind, Table, Trace
+
+CAUSES = (
+    "unknown",
+    "head",
+    "tail",
+    "profiler",
+    "stall",
+    "input.bound",
+    "host.gc",
+    "compile",
+    "host.hot",
+    "host.late",
+    "load",
+    "launch.bound",
+    "gpu.gap",
+    "gpu.wait",
+)
+_EFFECT = 4  # a stall answers for idle time up to this many times the lead that it lost
+_OWN_GAP_NS = 20_000  # gaps between queued work up to this long are the device's own
+_ALONE_NS = 100_000  # a stretch on the host without operator or call that is a cause of its own
+_NAMED = {
+    "input.bound": re.compile(
+        r"enumerate\(DataLoader\)|DataLoader.*__next__|train_dataloader_next|val_dataloader_next"
+    ),
+    "host.gc": re.compile(r"Python GC|^gc\.collect|<built-in (function|method) collect\b"),
+    "compile": re.compile(
+        r"dynamo_timed|^_compile\.|compile_fx|OutputGraph\.call_user_compiler|create_aot_dispatcher_function|"
+        r"async_compile|CachingAutotuner|GraphLowering|PyCodeCache|triton.*compile|bytecode_tracing|inductor_compile"
+    ),
+}
+_SETUP_NS = 500_000
+_OVERHEAD = ("Buffer Flush", "Activity Buffer Request", "Instrumentation", "Resource")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Idle(Table):
+    """One row for each stretch of a device's idle time with one cause, sorted by device and start."""
+
+    start_ns: Ints
+    dur_ns: Ints
+    rank: Ids
+    device: Ids
+    cause: Ids  # -> CAUSES
+    stall: Ids  # -> Stalls, for the cause "stall"; NONE
+    track: Ids  # the host thread to look at; NONE
+    next_work: Ids  # -> spans: the work that ends the gap; NONE
+
+
+@dataclass(frozen=True, slots=True)
+class _Layer:
+    """Intervals with one cause, disjoint and sorted, and what each of them is."""
+
+    cause: str
+    starts: Ints
+    ends: Ints
+    stall: Ids | None = None
+
+
+def find_idle(trace: Trace, launches: Launches, stalls: Stalls, window_ns: tuple[int, int] | None = None) -> Idle:
+    """The idle time of all devices, by cause, in the trace's window or a part of it."""
+    low, high = window_ns or window_of(trace)
+    parts = [_of_device(trace, launches, stalls, *device, low, high) for device in find_devices(trace)]
+    return Idle.join(parts)
+
+
+def window_of(trace: Trace) -> tuple[int, int]:
+    """What was recorded: the stated window, else from the first to the last span."""
+    if trace.window_ns is not None:
+        return trace.window_ns
+    if not len(trace.spans):
+        return 0, 0
+    return int(trace.spans.start_ns.min()), int(trace.spans.end_ns.max())
+
+
+def _of_device(trace: Trace, launches: Launches, stalls: Stalls, rank: int, device: int, low: int, high: int) -> Idle:
+    worked = clip(busy(trace, rank, device), low, high)
+    if not len(worked[0]):
+        return Idle.empty()
+    opens, closes = gaps(*worked, low, high)
+    rows: list[Idle] = []
+
+    def add(cause: str, part: Union, track: int, stall: Ids | None = None) -> None:
+        size = len(part[0])
+        rows.append(
+            Idle.of(
+                start_ns=part[0],
+                dur_ns=part[1] - part[0],
+                rank=np.full(size, rank),
+                device=np.full(size, device),
+                cause=np.full(size, CAUSES.index(cause)),
+                stall=np.full(size, NONE) if stall is None else stall,
+                track=np.full(size, track),
+                next_work=np.full(size, NONE),
+            )
+        )
+
+    first, last = int(worked[0][0]), int(worked[1][-1])
+    add("head", clip((opens, closes), low, first), NONE)
+    add("tail", clip((opens, closes), last, high), NONE)
+    inner = (opens >= first) & (closes <= last)
+    opens, closes = opens[inner], closes[inner]
+    if len(opens):
+        work, order = _ending(trace, rank, device, closes)
+        call = np.full(len(trace.spans), NONE, np.int32)
+        call[launches.work] = launches.call
+        calls = call[work]
+        known = calls != NONE
+        queued = known & (trace.spans.end_ns[np.maximum(calls, 0)] <= opens)
+        short = closes - opens <= _OWN_GAP_NS
+        add("gpu.gap", (opens[queued & short], closes[queued & short]), NONE)
+        add("gpu.wait", (opens[queued & ~short], closes[queued & ~short]), NONE)
+        process = find_processes(trace)
+        mine = process[order]
+        main = _main_track(trace, launches, process, int(mine))
+        thread = np.where(known, trace.spans.track[np.maximum(calls, 0)], main)
+        rebuilt = _rebuilt(trace, launches, rank, device)
+        for track in np.unique(thread[~queued]):
+            chosen = (thread == track) & ~queued
+            rest: Union = (opens[chosen], closes[chosen])
+            if track == NONE:
+                add("unknown", rest, NONE)
+                continue
+            for one, layer in _layers(trace, stalls, (opens, closes), rebuilt, int(track), main, device):
+                part, at = _overlap(rest, layer.starts, layer.ends)
+                add(layer.cause, part, one, None if layer.stall is None else layer.stall[at])
+                rest = subtract(rest, union(layer.starts, layer.ends))
+            add("launch.bound", rest, int(track))
+    idle = Idle.join(rows)
+    idle = idle.take(np.argsort(idle.start_ns, kind="stable"))
+    return _with_next_work(trace, idle, rank, device)
+
+
+def _ending(trace: Trace, rank: int, device: int, closes: Ints) -> tuple[Ids, int]:
+    """The work that begins where each gap ends, and a track of the device."""
+    streams = device_tracks(trace, rank, device)
+    work = np.flatnonzero(trace.is_work & streams[trace.spans.track] & (trace.spans.dur_ns > 0)).astype(np.int32)
+    at = np.searchsorted(trace.spans.start_ns[work], closes)
+    return work[np.minimum(at, len(work) - 1)], int(np.flatnonzero(streams)[0])
+
+
+def _with_next_work(trace: Trace, idle: Idle, rank: int, device: int) -> Idle:
+    streams = device_tracks(trace, rank, device)
+    work = np.flatnonzero(trace.is_work & streams[trace.spans.track] & (trace.spans.dur_ns > 0))
+    at = np.searchsorted(trace.spans.start_ns[work], idle.start_ns)
+    found = np.where(at < len(work), work[np.minimum(at, len(work) - 1)], NONE)
+    columns = {name: getattr(idle, name) for name in Idle.columns()}
+    return Idle.of(**(columns | {"next_work": found}))
+
+
+def _main_track(trace: Trace, launches: Launches, process: Ids, one: int) -> int:
+    """The thread of a process that launches most, NONE if none does."""
+    tracks = trace.spans.track[launches.call]
+    tracks = tracks[process[tracks] == one]
+    if len(tracks):
+        return int(np.bincount(tracks).argmax())
+    host = [i for i, t in enumerate(trace.tracks) if not t.on_gpu and process[i] == one]
+    return host[0] if host else NONE
+
+
+def _rebuilt(trace: Trace, launches: Launches, rank: int, device: int) -> Ints:
+    """When the host was ahead of the device: starts of calls whose work found earlier work still running."""
+    spans = trace.spans
+    mine = device_tracks(trace, rank, device)[spans.track[launches.work]]
+    call, work = launches.call[mine], launches.work[mine]
+    reach = np.maximum.accumulate(spans.end_ns[work])
+    ahead = spans.end_ns[call][1:] < reach[:-1]
+    return np.sort(spans.start_ns[call][1:][ahead])
+
+
+def _layers(
+    trace: Trace, stalls: Stalls, idle: Union, rebuilt: Ints, track: int, main: int, device: int
+) -> list[tuple[int, _Layer]]:
+    """What can explain idle time, in order of precedence, with the thread that each is on."""
+    spans = trace.spans
+    overhead = np.flatnonzero((spans.kind == Kind.OVERHEAD) & trace.name_rows(*_OVERHEAD))
+    layers = [(NONE, _Layer("profiler", *union(spans.start_ns[overhead], spans.end_ns[overhead])))]
+    threads = [track] if main in (track, NONE) else [track, main]
+    for one in threads:
+        layers.append((one, _stall_layer(stalls, one)))
+    for one in threads:
+        layers.extend((one, _Layer(cause, *named_parts(trace, cause, one))) for cause in _NAMED)
+    for one in threads:
+        layers.append((one, _effect_layer(stalls, idle, rebuilt, one, device)))
+    working = subtract(_long_ops(trace, track), _launching(trace, track))
+    layers.append((track, _Layer("host.hot", *working)))
+    layers.append((track, _Layer("load", *_first_uses(trace, track))))
+    silent = _silent(trace, threads)
+    layers.append((track, _Layer("host.late", *silent)))
+    return layers
+
+
+def _stall_layer(stalls: Stalls, track: int) -> _Layer:
+    mine = np.flatnonzero(stalls.track == track)
+    starts, ends = stalls.start_ns[mine], stalls.end_ns[mine]
+    reach = np.maximum.accumulate(ends) if len(ends) else ends
+    starts = np.maximum(starts, np.concatenate((starts[:1], reach[:-1])))
+    real = ends > starts
+    return _Layer("stall", starts[real], ends[real], mine[real].astype(np.int32))
+
+
+def _effect_layer(stalls: Stalls, idle: Union, rebuilt: Ints, track: int, device: int) -> _Layer:
+    """From the end of each wait that lost lead until its effect is over."""
+    mine = np.flatnonzero(stalls.track == track)
+    if not len(mine):
+        nothing = np.empty(0, np.int64)
+        return _Layer("stall", nothing, nothing, np.empty(0, np.int32))
+    ends = np.maximum.accumulate(stalls.end_ns[mine])
+    stop = np.concatenate((stalls.start_ns[mine][1:], [np.iinfo(np.int64).max]))
+    if len(rebuilt):
+        at = np.searchsorted(rebuilt, ends)
+        stop = np.where(at < len(rebuilt), np.minimum(stop, rebuilt[np.minimum(at, len(rebuilt) - 1)]), stop)
+    lost = np.where(stalls.device[mine] == device, stalls.lead_ns[mine], 0)
+    stop = np.minimum(stop, _after_idle(idle, ends, _EFFECT * lost))
+    real = (stop > ends) & (lost > 0)
+    return _Layer("stall", ends[real], stop[real], mine[real].astype(np.int32))
+
+
+def _after_idle(idle: Union, start_ns: Ints, budget_ns: Ints) -> Ints:
+    """For each start, the moment until which this much idle time has passed."""
+    starts, ends = idle
+    sums = np.concatenate(([0], np.cumsum(ends - starts)))
+    at = np.maximum(np.searchsorted(starts, start_ns, "right") - 1, 0)
+    before = sums[at] + np.clip(start_ns - starts[at], 0, ends[at] - starts[at])
+    target = before + budget_ns
+    reach = np.clip(np.searchsorted(sums, target, "left") - 1, 0, len(starts) - 1)
+    return np.where(budget_ns > 0, starts[reach] + (target - sums[reach]), start_ns)
+
+
+def named_parts(trace: Trace, cause: str, track: int = NONE) -> Union:
+    """When annotations, operators or functions whose names mean this cause ran, on one thread or on any."""
+    spans = trace.spans
+    ids = [i for i, name in enumerate(trace.names) if _NAMED[cause].search(name)]
+    if not ids:
+        nothing = np.empty(0, np.int64)
+        return nothing, nothing
+    rows = np.isin(spans.name, ids) & np.isin(spans.kind, (Kind.MARK, Kind.OP, Kind.PYTHON))
+    if track != NONE:
+        rows &= spans.track == track
+    return union(spans.start_ns[rows], spans.end_ns[rows])
+
+
+def _long_ops(trace: Trace, track: int) -> Union:
+    """Operators of a thread that take long."""
+    spans = trace.spans
+    rows = np.flatnonzero((spans.kind == Kind.OP) & (spans.track == track) & (spans.dur_ns >= _ALONE_NS))
+    # Only the innermost of nested operators works by itself.
+    has_op = np.zeros(len(spans), np.bool_)
+    ops = np.flatnonzero((spans.kind == Kind.OP) & (spans.parent != NONE) & (spans.dur_ns >= _ALONE_NS))
+    has_op[spans.parent[ops]] = True
+    rows = rows[~has_op[rows]]
+    return union(spans.start_ns[rows], spans.end_ns[rows])
+
+
+def _launching(trace: Trace, track: int) -> Union:
+    """Innermost operators of a thread that make runtime calls: these launch, they do not work on the CPU."""
+    spans = trace.spans
+    calls = np.flatnonzero((spans.kind == Kind.CALL) & (spans.track == track) & (spans.parent != NONE))
+    rows = np.unique(spans.parent[calls])
+    rows = rows[spans.kind[rows] == Kind.OP]
+    return union(spans.start_ns[rows], spans.end_ns[rows])
+
+
+def _first_uses(trace: Trace, track: int) -> Union:
+    """In the first operator of each name on a thread, long stretches without call or inner operator."""
+    spans = trace.spans
+    ops = np.flatnonzero((spans.kind == Kind.OP) & (spans.track == track))
+    first = ops[np.unique(spans.name[ops], return_index=True)[1]]
+    first = first[spans.dur_ns[first] >= _SETUP_NS]
+    inner = np.flatnonzero(np.isin(spans.kind, (Kind.OP, Kind.CALL)) & (spans.track == track))
+    inner = inner[~np.isin(inner, first)]
+    starts, ends = subtract(
+        union(spans.start_ns[first], spans.end_ns[first]), union(spans.start_ns[inner], spans.end_ns[inner])
+    )
+    long = ends - starts >= _SETUP_NS
+    return starts[long], ends[long]
+
+
+def _silent(trace: Trace, threads: list[int]) -> Union:
+    """Long stretches in which none of the threads runs an operator or call."""
+    spans = trace.spans
+    rows = np.flatnonzero(np.isin(spans.kind, (Kind.OP, Kind.CALL)) & np.isin(spans.track, threads))
+    low, high = window_of(trace)
+    starts, ends = gaps(spans.start_ns[rows], spans.end_ns[rows], low, high)
+    long = ends - starts >= _ALONE_NS
+    return starts[long], ends[long]
+
+
+def _overlap(of: Union, starts: Ints, ends: Ints) -> tuple[Union, Ints]:
+    """The parts of a union inside disjoint intervals, cut at their borders, and which interval each part is in."""
+    common = intersect(of, union(starts, ends))
+    cuts = np.unique(np.concatenate((common[0], common[1], starts, ends)))
+    opens, closes = cuts[:-1], cuts[1:]
+    at = np.searchsorted(common[0], opens, "right") - 1
+    inside = (at >= 0) & (opens < common[1][np.maximum(at, 0)]) if len(common[0]) else np.zeros(len(opens), np.bool_)
+    opens, closes = opens[inside], closes[inside]
+    return (opens, closes), np.searchsorted(starts, opens, "right") - 1
+
+
+def idle_of(stalls: Stalls, idle: Idle) -> Ints:
+    """For each stall the idle time that it answers for."""
+    mine = idle.stall != NONE
+    return np.bincount(idle.stall[mine], weights=idle.dur_ns[mine], minlength=len(stalls)).astype(np.int64)

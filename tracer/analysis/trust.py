@@ -1,0 +1,188 @@
+"""What a trace cannot show: dropped, skewed, overlapping, incomplete.
+
+Each doubt is a sentence for the report, and holds back what would rest on it: idle time
+is stated only where launches and their work are both there, gaps only between clocks
+that agree, verdicts about speed only where recording did not change it.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+
+import numpy as np
+
+from tracer.analysis.calls import WAITS, Does, captured, what_calls_do
+from tracer.analysis.idle import named_parts, window_of
+from tracer.analysis.intervals import length, union
+from tracer.analysis.launches import Launches
+from tracer.trace import Bytes, Ints, Kind, Trace
+from tracer.units import show_ns
+
+SKEW_NS = 10_000  # clocks of host and GPU that differ by less are taken as equal
+_FEW = 0.01  # share of orphans that is no reason for doubt
+
+
+@dataclass(frozen=True, slots=True)
+class Trust:
+    """How far a trace can be believed."""
+
+    limits: tuple[str, ...] = ()
+    complete: bool = True
+    has_gpu: bool = True
+    orphans: int = 0  # launches without GPU work
+    unlaunched: int = 0  # GPU work without a launch
+    skew_ns: int = 0  # how far GPU times must be moved so that nothing starts before its launch
+    window_ns: tuple[int, int] = (0, 0)  # where launches and their work are both there
+
+    @property
+    def whole(self) -> bool:
+        """Whether confidence need not be lowered."""
+        return self.complete and self.has_gpu and not self.skew_ns
+
+
+def find_trust(trace: Trace, launches: Launches) -> Trust:
+    """All doubts about a trace, most important first."""
+    does = what_calls_do(trace)
+    limits: list[str] = []
+    complete = _of_reading(trace, limits)
+    has_gpu = _of_gpu(trace, does, limits)
+    window, orphans, whole = _of_launches(trace, launches, does, limits) if has_gpu else (window_of(trace), 0, True)
+    skew = _of_clocks(trace, launches, limits)
+    unlaunched = int(np.sum(trace.is_work)) - len(launches)
+    if has_gpu and unlaunched and np.any(trace.spans.kind == Kind.CALL):
+        limits.append(
+            f"{unlaunched} pieces of GPU work have no launching call in the trace: they were launched before the "
+            "window or by a call that was not recorded"
+        )
+    _of_streams(trace, limits)
+    _of_syncs(trace, does, limits)
+    _of_places(trace, limits)
+    _of_compilation(trace, limits)
+    return Trust(tuple(limits), complete and whole, has_gpu, orphans, unlaunched, skew, window)
+
+
+def _of_reading(trace: Trace, limits: list[str]) -> bool:
+    complete = trace.meta.get("complete", "true") != "false"
+    if not complete:
+        why = trace.meta.get("why", "")
+        limits.append("the trace is incomplete" + (f": {why}" if why else ""))
+    for loss in trace.losses:
+        at = f", at byte {loss.offset}" if loss.offset >= 0 else ""
+        count = f" ({loss.count})" if loss.count > 1 else ""
+        limits.append(f"left out while reading: {loss.what}{count}{at}")
+    cleaned = trace.meta.get("names_cleaned", "0")
+    if cleaned not in ("", "0"):
+        limits.append(f"{cleaned} names held characters that cannot be shown and were cleaned")
+    for key, text in trace.meta.items():
+        if key.startswith("recorder."):
+            told = json.loads(text)
+            if isinstance(told, dict) and told.get("dropped"):
+                limits.append(f"recorder {key.removeprefix('recorder.')}: {told['dropped']} entries dropped")
+    return complete
+
+
+def _of_gpu(trace: Trace, does: Bytes, limits: list[str]) -> bool:
+    if np.any(trace.is_work):
+        return True
+    launched = int(np.sum(does == Does.LAUNCH))
+    if launched:
+        limits.append(
+            f"no GPU activity was captured: {launched} launches have no GPU work in the trace, so nothing is said "
+            "about the GPU, busy or idle"
+        )
+    else:
+        limits.append("no GPU activity was captured: there is no async gap to see, and nothing is said about the GPU")
+    return False
+
+
+def _of_launches(trace: Trace, launches: Launches, does: Bytes, limits: list[str]) -> tuple[tuple[int, int], int, bool]:
+    """Where launches have their work, how many have not, and whether that is nearly everywhere."""
+    spans = trace.spans
+    low, high = window_of(trace)
+    rows = np.flatnonzero((does == Does.LAUNCH) & ~captured(trace))
+    served = np.zeros(len(spans), np.bool_)
+    served[launches.call] = True
+    good = served[rows]
+    orphans = int(np.sum(~good))
+    if not len(rows) or orphans <= _FEW * len(rows):
+        return (low, high), orphans, True
+    known = np.flatnonzero(good)
+    text = f"trace incomplete: {orphans} of {len(rows)} launches have no kernel in it (records were dropped)"
+    if not len(known):
+        limits.append(text)
+        return (low, high), orphans, False
+    first, last = known[0], known[-1]
+    if first > 0:
+        low = int(spans.start_ns[rows[first]])
+    if last < len(rows) - 1:
+        work = launches.work[launches.call == rows[last]]
+        high = int(spans.end_ns[work].max())
+        text += f"; GPU records end {show_ns(window_of(trace)[1] - high)} before the window does"
+    inside = int(np.sum(good))
+    limits.append(f"{text}; busy and idle are given only for the part with the other {inside} launches")
+    return (low, high), orphans, False
+
+
+def _of_clocks(trace: Trace, launches: Launches, limits: list[str]) -> int:
+    early = launches.delay_ns < 0
+    if not np.any(early):
+        return 0
+    shift = int(-launches.delay_ns.min())
+    text = f"{int(early.sum())} of {len(launches)} pieces of GPU work start before their launch"
+    if shift < SKEW_NS:
+        return 0
+    limits.append(
+        f"{text}: the clocks of host and GPU disagree, GPU times must move by at least {_us(shift)}; "
+        "launch delays are given after that correction"
+    )
+    return shift
+
+
+def _of_streams(trace: Trace, limits: list[str]) -> None:
+    spans = trace.spans
+    work = np.flatnonzero(trace.is_work)
+    order = work[np.lexsort((spans.start_ns[work], spans.track[work]))]
+    if len(order) < 2:
+        return
+    same = spans.track[order[1:]] == spans.track[order[:-1]]
+    over = same & (spans.start_ns[order[1:]] < spans.end_ns[order[:-1]])
+    count = int(over.sum())
+    if count:
+        limits.append(f"{count} pieces of work overlap the one before on the same stream; busy time is their union")
+
+
+def _of_syncs(trace: Trace, does: Bytes, limits: list[str]) -> None:
+    spans = trace.spans
+    calls = np.isin(does, WAITS)
+    if np.any(calls) and not np.any(spans.kind == Kind.WAIT):
+        limits.append(
+            "no synchronisation records (enable_cuda_sync_events was off, or this CUPTI has none): waits that a "
+            "library makes through the driver cannot be seen"
+        )
+    device = np.any(does == Does.DEVICE_WAIT)
+    if device and np.any(spans.kind == Kind.WAIT) and not np.any(trace.name_rows("Context Sync")):
+        limits.append("this CUPTI gives no records of device synchronisation (known of CUDA 13.0)")
+
+
+def _of_places(trace: Trace, limits: list[str]) -> None:
+    if not len(trace.ledger) and not len(trace.lines) and not len(trace.samples):
+        if np.any(trace.spans.kind == Kind.PYTHON):
+            limits.append("lines are known only as far as the profiler's Python functions tell them")
+        else:
+            limits.append("lines of code are not known: the trace has neither stacks nor a ledger of synchronisations")
+
+
+def _of_compilation(trace: Trace, limits: list[str]) -> None:
+    spent = length(union(*_all_compiling(trace)))
+    low, high = window_of(trace)
+    if spent > 0.02 * (high - low):
+        limits.append(f"the window was hit by compilation ({show_ns(spent)}): its steps are not typical")
+
+
+def _all_compiling(trace: Trace) -> tuple[Ints, Ints]:
+    return named_parts(trace, "compile")
+
+
+def _us(ns: int) -> str:
+    return f"{ns / 1000:.0f} us"

@@ -1,0 +1,173 @@
+"""From the waits that a rule has taken to its Findings: one for each place, thread and kind of call."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Callable, Iterator
+
+import numpy as np
+
+from tracer.analysis.intervals import total
+from tracer.results import Cost, Finding, Place
+from tracer.rules import Evidence, Rule, Wait
+from tracer.trace import NONE, Ids
+from tracer.units import show_bytes, show_ns
+
+HARMLESS = 0.05  # of the time that the host was held: less GPU idle time than this costs no throughput
+NOTHING = 0.01  # of the steps: nor does this
+
+
+def held_findings(
+    evidence: Evidence,
+    rule: Rule,
+    *,
+    accept: Callable[[list[Wait]], bool] = bool,
+    confidence: str = "high",
+    together: bool = False,
+    notes: Callable[[list[Wait]], tuple[str, ...]] = lambda waits: (),
+) -> Iterator[Finding]:
+    """Findings of a rule about stalls. `together`: one for each thread, wherever it happened."""
+    groups: dict[tuple[object, ...], list[tuple[Wait, str]]] = {}
+    for wait, word in evidence.taken_by(rule):
+        where: tuple[object, ...] = (wait.track,)
+        if not together:
+            where += (word, _where(wait))
+        groups.setdefault(where, []).append((wait, word))
+    for group in groups.values():
+        waits = [wait for wait, _ in group]
+        if accept(waits):
+            yield _finding(evidence, rule, waits, group[0][1], confidence, together, notes(waits))
+
+
+def _where(wait: Wait) -> tuple[object, ...]:
+    if wait.place is not None:
+        return wait.place.file, wait.place.line
+    return wait.library.file if wait.library else "", wait.outermost or wait.call
+
+
+def _finding(
+    evidence: Evidence,
+    rule: Rule,
+    waits: list[Wait],
+    word: str,
+    confidence: str,
+    together: bool,
+    notes: tuple[str, ...],
+) -> Finding:
+    stalls = evidence.stalls
+    rows = np.sort(np.concatenate([wait.rows for wait in waits]))
+    dearest = max(waits, key=lambda wait: int(stalls.dur_ns[wait.rows].sum()))
+    place = None if together else dearest.place
+    library = None if together else _library(waits, dearest)
+    count = len(np.unique(stalls.group[rows]))
+    stall_ns = total(stalls.start_ns[rows], stalls.end_ns[rows])
+    idle_ns = int(evidence.idle_ns[rows].sum())
+    lead_ns = int(stalls.lead_ns[rows].sum())
+    harmless = evidence.trust.has_gpu and is_harmless(evidence, stall_ns, idle_ns)
+    longest = int(rows[np.argmax(stalls.dur_ns[rows])])
+    track = evidence.trace.tracks[dearest.track]
+    device = int(Counter(stalls.device[rows].tolist()).most_common(1)[0][0])
+    finding = Finding(
+        id=name_of(rule, place, dearest.outermost or dearest.call, word, dearest.thread, track.rank),
+        rule=rule.id,
+        kind=rule.kind,
+        title=rule.title,
+        severity="info" if harmless and rule.severity == "warning" else rule.severity,
+        place=place,
+        library_place=library,
+        op=word,
+        thread=thread_name(evidence, dearest.track),
+        rank=track.rank,
+        device=max(device, 0),
+        confidence=confidence if evidence.trust.whole else lower(confidence),
+        count=count,
+        waits=len(rows),
+        stall_ns=stall_ns,
+        idle_ns=idle_ns,
+        lead_ns=lead_ns,
+        per_step=per_step(evidence, count, len(rows), stall_ns, idle_ns, lead_ns, track.rank),
+        harmless=harmless,
+        message=_message(rule, place, dearest, count, len(rows), stall_ns, idle_ns, harmless),
+        fix=rule.fix,
+        notes=notes,
+        first_ns=int(stalls.start_ns[longest]),
+        first_dur_ns=int(stalls.dur_ns[longest]),
+        callers=() if together else dearest.callers,
+        details=_details(evidence, rows, waits),
+    )
+    evidence.rows[finding.id] = rows.astype(np.int32)
+    return finding
+
+
+def is_harmless(evidence: Evidence, stall_ns: int, idle_ns: int) -> bool:
+    """Whether being held cost the GPU next to nothing."""
+    return idle_ns <= HARMLESS * stall_ns or idle_ns <= NOTHING * evidence.span_ns
+
+
+def per_step(
+    evidence: Evidence, count: int, waits: int, stall_ns: int, idle_ns: int, lead_ns: int, rank: int
+) -> Cost | None:
+    """The cost in one step of this rank, on average; None without steps."""
+    steps = evidence.steps
+    ranks = np.array([t.rank for t in evidence.trace.tracks] or [0])
+    mine = steps.traced & (ranks[steps.track] == rank) if len(steps) else np.zeros(0, np.bool_)
+    number = len(np.unique(steps.number[mine]))
+    if not number:
+        return None
+    return Cost(*(value / number for value in (count, waits, stall_ns, idle_ns, lead_ns)))
+
+
+def thread_name(evidence: Evidence, track: int) -> str:
+    """How a report calls a thread."""
+    if track == NONE:
+        return ""
+    one = evidence.trace.tracks[track]
+    return one.name or f"thread {one.lane}"
+
+
+def name_of(rule: Rule, place: Place | None, call: str, word: str, thread: str, rank: int) -> str:
+    """The id of a finding: the same in two runs for the same rule and place."""
+    where = f"{'/'.join(place.file.split('/')[-2:])}:{place.line}" if place else call
+    key = "|".join((rule.id, where, word, thread, str(rank)))
+    return f"{rule.id}-{hashlib.sha256(key.encode()).hexdigest()[:6]}"
+
+
+def lower(confidence: str) -> str:
+    """One step less sure."""
+    return {"high": "medium"}.get(confidence, "low")
+
+
+def show_place(place: Place | None) -> str:
+    """A place in a sentence."""
+    return f" at {place.file.rpartition('/')[2]}:{place.line}" if place else ""
+
+
+def _library(waits: list[Wait], dearest: Wait) -> Place | None:
+    """The library line below the user's: of the dearest wait, else of any."""
+    return dearest.library or next((wait.library for wait in waits if wait.library), None)
+
+
+def _message(
+    rule: Rule, place: Place | None, wait: Wait, count: int, waits: int, stall_ns: int, idle_ns: int, harmless: bool
+) -> str:
+    times = "once" if count == 1 else f"{count} times"
+    below = f" ({waits} waits below)" if waits != count else ""
+    moved = f", {show_bytes(wait.nbytes)} each" if wait.copy and wait.nbytes > 16 else ""
+    text = f"{rule.title}{show_place(place)}: {times}{below}{moved}, the host was held {show_ns(stall_ns)}"
+    if harmless:
+        return f"{text} behind a busy GPU; it costs no throughput now"
+    return f"{text}, and the GPU was idle {show_ns(idle_ns)} from it"
+
+
+def _details(evidence: Evidence, rows: Ids, waits: list[Wait]) -> dict[str, float | int | str]:
+    durations = evidence.stalls.dur_ns[rows]
+    details: dict[str, float | int | str] = {
+        "median_ns": float(np.median(durations)),
+        "longest_ns": int(durations.max()),
+        "call": waits[0].call,
+    }
+    if waits[0].copy:
+        details["copy"] = waits[0].copy
+        details["nbytes"] = max(wait.nbytes for wait in waits)
+    return details

@@ -1,0 +1,263 @@
+"""Stalls grouped by shape and place, so that a rule looks at each kind of wait once, however often it happened."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from tracer.analysis.calls import Does, captured
+from tracer.analysis.places import Places
+from tracer.analysis.stalls import Stalls
+from tracer.results import Place
+from tracer.trace import NONE, Bools, Ids, Ints, Kind, Trace
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Wait:
+    """Stalls of one shape at one place on one thread."""
+
+    rows: Ids  # -> Stalls
+    call: str  # name of the call that waited
+    does: Does
+    ops: tuple[str, ...]  # operators around it, the innermost first, "aten::" left out
+    around: tuple[str, ...]  # what is around those: annotations, autograd nodes, compiled regions, Python functions
+    before: str  # the operator that ran just before the outermost, on the same thread
+    copy: str  # what it moves: "Memcpy DtoH (Device -> Pinned)", or ""
+    nbytes: int  # the largest of the copies; NONE
+    queue: bool  # held by a full launch queue
+    load: bool  # held by loading a module
+    overtaken: bool  # the call returned before its copy began: it was staged, and did not wait
+    place: Place | None
+    library: Place | None
+    stack: tuple[Place, ...]
+    callers: tuple[Place, ...]
+    track: int
+    thread: str
+    bursts: int  # how often it came back after other GPU work was launched
+    fresh: int  # rows that gave memory back or took it anew, after it had been freed
+    calls: int  # outermost calls that these rows belong to
+    captured: bool  # while a CUDA graph was being captured
+    mates: frozenset[Does]  # what the calls of the same outermost call do
+    after_graph: bool  # the last launch of its thread was a graph
+
+    @property
+    def is_wait(self) -> bool:
+        """Whether it waits for the GPU by a synchronisation."""
+        return self.does in (Does.STREAM_WAIT, Does.DEVICE_WAIT, Does.EVENT_WAIT, Does.COPY_WAIT)
+
+    @property
+    def outermost(self) -> str:
+        """The operator that Python called, or ""."""
+        return self.ops[-1] if self.ops else ""
+
+    @property
+    def reads_scalar(self) -> bool:
+        """Whether one element is read into a Python or C++ number."""
+        if self.ops:
+            return "_local_scalar_dense" in self.ops or "item" in self.ops
+        return self.is_wait and self.downloads and 0 < self.nbytes <= 16
+
+    @property
+    def uploads(self) -> bool:
+        """Whether it moves data from the host to the device."""
+        return "HtoD" in self.copy or "Host -> Device" in self.copy or "H2D" in self.copy
+
+    @property
+    def downloads(self) -> bool:
+        """Whether it moves data from the device to the host."""
+        return "DtoH" in self.copy or "Device -> Host" in self.copy or "D2H" in self.copy
+
+    @property
+    def text(self) -> str:
+        """The source of the call, or of its whole line, as far as it is known."""
+        if self.place is None:
+            return ""
+        text = self.place.excerpt
+        if self.place.columns and text:
+            low, high = self.place.columns
+            return text[low - 1 : high - 1] or text
+        return text
+
+    def has(self, *names: str) -> bool:
+        """Whether one of these operators is around it; without operators, whether the source calls one."""
+        if self.ops:
+            return any(name in self.ops for name in names)
+        return any(f"{name}(" in self.text for name in names)
+
+    def inside(self, *parts: str) -> bool:
+        """Whether a frame of its stack lies in a file whose path has one of these parts."""
+        return any(part in place.file for place in self.stack for part in parts)
+
+    def functions(self) -> tuple[str, ...]:
+        """The functions of its stack, innermost first."""
+        return tuple(place.function for place in self.stack)
+
+    def says(self, *words: str) -> bool:
+        """Whether its source text has one of these words."""
+        return any(word in self.text for word in words)
+
+
+def find_waits(trace: Trace, stalls: Stalls, places: Places, counted: Bools) -> tuple[Wait, ...]:
+    """All stalls that count, by shape and place."""
+    rows = np.flatnonzero(counted)
+    if not len(rows):
+        return ()
+    spans = trace.spans
+    calls = stalls.call[rows]
+    copy = stalls.copy[rows]
+    copy_name = np.where(copy != NONE, spans.name[np.maximum(copy, 0)], NONE)
+    overtaken = (copy != NONE) & (spans.start_ns[np.maximum(copy, 0)] >= spans.end_ns[calls])
+    place_of = places.frames_of(calls)
+    before = _before(trace, stalls.op[rows])
+    in_capture = captured(trace)[calls]
+    together = np.zeros(int(stalls.group.max()) + 1, np.int64)
+    np.bitwise_or.at(together, stalls.group, 1 << stalls.does.astype(np.int64))
+    mates = together[stalls.group[rows]]
+    after_graph = _after_graph(trace, calls, stalls.track[rows])
+    shape = np.stack(
+        [
+            _chains(trace, calls),
+            stalls.does[rows],
+            copy_name,
+            stalls.queue[rows],
+            stalls.load[rows],
+            stalls.track[rows],
+            overtaken,
+            place_of,
+            spans.name[calls],
+            before,
+            in_capture,
+            mates,
+            after_graph,
+        ],
+        axis=1,
+    ).astype(np.int64)
+    _, group = np.unique(shape, axis=0, return_inverse=True)
+    order = np.argsort(group.ravel(), kind="stable")
+    parts = np.split(order, np.flatnonzero(np.diff(group.ravel()[order])) + 1)
+    anew = _taken_anew(stalls)
+    launched = np.sort(spans.start_ns[np.flatnonzero(_launching(trace))])
+    found = []
+    for part in parts:
+        mine = rows[part]
+        one = int(part[0])
+        row = int(calls[one])
+        ops, around = _names_around(trace, row, int(stalls.op[mine[0]]))
+        known = int(place_of[one])
+        found.append(
+            Wait(
+                rows=mine.astype(np.int32),
+                call=trace.names[spans.name[row]],
+                does=Does(int(stalls.does[mine[0]])),
+                ops=ops,
+                around=around,
+                before=trace.names[before[one]].removeprefix("aten::") if before[one] != NONE else "",
+                copy=trace.names[copy_name[one]] if copy_name[one] != NONE else "",
+                nbytes=int(spans.nbytes[copy[part]].max()) if copy_name[one] != NONE else NONE,
+                queue=bool(stalls.queue[mine[0]]),
+                load=bool(stalls.load[mine[0]]),
+                overtaken=bool(overtaken[one]),
+                place=places.place(known),
+                library=places.library(known),
+                stack=places.stack_of(known),
+                callers=places.callers(known),
+                track=int(stalls.track[mine[0]]),
+                thread=trace.tracks[stalls.track[mine[0]]].name,
+                bursts=len(np.unique(np.searchsorted(launched, stalls.start_ns[mine]))),
+                fresh=int(anew[mine].sum()),
+                calls=len(np.unique(stalls.group[mine])),
+                captured=bool(in_capture[one]),
+                after_graph=bool(after_graph[one]),
+                mates=frozenset(does for does in Does if int(mates[one]) >> does & 1),
+            )
+        )
+    return tuple(found)
+
+
+def _chains(trace: Trace, calls: Ids) -> Ints:
+    """For each call a number for the names of the operators around it."""
+    spans = trace.spans
+    code = np.zeros(len(calls), np.int64)
+    at = spans.parent[calls].astype(np.int64)
+    open_rows = np.flatnonzero(at != NONE)
+    depth = 0
+    while len(open_rows) and depth < 64:
+        code[open_rows] = code[open_rows] * 1_000_003 + spans.name[at[open_rows]] + 1
+        at[open_rows] = spans.parent[at[open_rows]]
+        open_rows = open_rows[at[open_rows] != NONE]
+        depth += 1
+    _, numbers = np.unique(code, return_inverse=True)
+    return numbers.astype(np.int64)
+
+
+def _names_around(trace: Trace, row: int, top: int) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    spans = trace.spans
+    ops: list[str] = []
+    around: list[str] = []
+    at = int(spans.parent[row])
+    into = ops if top != NONE else around
+    while at != NONE:
+        into.append(trace.names[spans.name[at]].removeprefix("aten::"))
+        if at == top:
+            into = around
+        at = int(spans.parent[at])
+    return tuple(ops), tuple(around)
+
+
+def _before(trace: Trace, tops: Ids) -> Ids:
+    """For each outermost operator the name of the operator before it on its thread."""
+    spans = trace.spans
+    ops = np.flatnonzero(spans.kind == Kind.OP)
+    found = np.full(len(tops), NONE, np.int32)
+    known = np.flatnonzero(tops != NONE)
+    if not len(known):
+        return found
+    size = np.int64(len(spans))
+    keys = np.sort(spans.track[ops] * size + ops)
+    wanted = spans.track[tops[known]] * size + tops[known]
+    at = np.searchsorted(keys, wanted) - 1
+    row = (keys[np.maximum(at, 0)] % size).astype(np.int64)
+    same = (at >= 0) & (spans.track[row] == spans.track[tops[known]])
+    found[known[same]] = spans.name[row[same]]
+    return found
+
+
+def _launching(trace: Trace) -> Bools:
+    """For each span, whether it is a call that launches kernels."""
+    launches = np.array(["Launch" in name for name in trace.names] or [False])
+    found: Bools = (trace.spans.kind == Kind.CALL) & launches[trace.spans.name]
+    return found
+
+
+def _after_graph(trace: Trace, calls: Ids, track: Ids) -> Bools:
+    """For each call, whether the last launch before it on its thread was that of a CUDA graph."""
+    spans = trace.spans
+    launching = np.flatnonzero(_launching(trace))
+    if not len(launching):
+        return np.zeros(len(calls), np.bool_)
+    size = np.int64(len(spans))
+    keys = np.sort(spans.track[launching] * size + launching)
+    at = np.searchsorted(keys, track * size + calls) - 1
+    row = keys[np.maximum(at, 0)] % size
+    graphs = np.array(["GraphLaunch" in name for name in trace.names])
+    found: Bools = (at >= 0) & (spans.track[row] == track) & graphs[spans.name[row]]
+    return found
+
+
+def _taken_anew(stalls: Stalls) -> Bools:
+    """Allocations that take what was freed before, and the frees: growing once is no churn."""
+    found = np.zeros(len(stalls), np.bool_)
+    for take, give in ((Does.MALLOC, Does.FREE), (Does.PIN, Does.UNPIN)):
+        rows = np.flatnonzero(np.isin(stalls.does, (take, give)))
+        live = credit = 0
+        for row in rows.tolist():
+            if stalls.does[row] == take:
+                found[row] = credit > 0
+                credit = max(credit - 1, 0)
+                live += 1
+            elif live > 0:
+                found[row] = True
+                live -= 1
+                credit += 1
+    return found

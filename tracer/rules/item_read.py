@@ -1,0 +1,38 @@
+"""A tensor's value is read on the CPU, so the CPU waits for the GPU.
+
+Bad:
+
+    total += loss.item()
+
+Good:
+
+    total += loss.detach()      # stays on the GPU; call .item() once, at the end
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from tracer.results import Finding
+from tracer.rules import GENERAL, Evidence, Rule, Wait
+from tracer.rules._holds import held_findings
+from tracer.rules._words import scalar_word
+
+RULE = Rule(
+    id="SYNC001",
+    kind="sync.item",
+    title="a tensor's value is read on the CPU",
+    severity="warning",
+    fix="keep the value on the GPU and read it rarely, after the loop, or one step late from pinned memory",
+)
+BAND = GENERAL
+
+
+def matches(wait: Wait) -> str | None:
+    """Any read of one value that no closer rule has taken."""
+    return scalar_word(wait) if wait.is_wait and wait.reads_scalar else None
+
+
+def find(evidence: Evidence) -> Iterator[Finding]:
+    """One finding for each line and thread."""
+    yield from held_findings(evidence, RULE)
