@@ -125,7 +125,7 @@ Traceback (most recent call last):
   File "train.py", line 577, in <module>
     main()
   File "train.py", line 379, in main
-    running_loss += loss.item()
+    raise RuntimeError("CUDA error: this is source text")
 torch.AcceleratorError: CUDA error: device-side assert triggered
 CUDA kernel errors might be asynchronously reported at some other API call, so the stacktrace below might be incorrect.
 RuntimeError: CUDA error: a later one

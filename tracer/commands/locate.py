@@ -1,10 +1,11 @@
-"""find the line that a CUDA error came from
+"""Find the line that a CUDA error came from
 
 Runs the program. If an asynchronous CUDA error comes up, names the guilty line
 from progress marks that the GPU itself leaves behind, then runs the program once
 more with launches blocking for the exact call chain and the offending values.
 
     python -m tracer locate config.yaml
+    python -m tracer locate config.yaml key.path=value
     python -m tracer locate -- python train.py --epochs 3
 
 Ends with the program's own exit status.
@@ -16,12 +17,17 @@ import argparse
 import os
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from tracer.config import Config
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The command's own arguments."""
-    parser.add_argument("config", nargs="?", help="a YAML file; or give a program after --")
-    parser.add_argument("program", nargs="*", help="the program and its arguments, after --")
+    parser.add_argument(
+        "words", nargs="*", metavar="CONFIG", help="a config and overrides; or -- and the program with its arguments"
+    )
     parser.add_argument("--no-rerun", action="store_true", help="do not run a second time with launches blocking")
     parser.add_argument("--limit", type=float, metavar="SECONDS", help="time limit of the second run")
     parser.add_argument(
@@ -36,18 +42,13 @@ def run(arguments: argparse.Namespace) -> int:
     """Find it; the program's own status."""
     import msgspec
 
-    from tracer.config import command_config, load_config
     from tracer.errors import UsageError
     from tracer.recording.launch import command_line
     from tracer.recording.locate import Options, locate_program
     from tracer.recording.marks import SPARSE_NS
     from tracer.reports._located import render
 
-    words = list(arguments.program)
-    is_config = arguments.config is not None and arguments.config.endswith((".yaml", ".yml"))
-    if arguments.config is not None and not is_config:
-        words.insert(0, arguments.config)
-    settings = load_config(arguments.config, words) if is_config else command_config(words)
+    settings = _read_settings(arguments.words)
     argv, _ = command_line(settings.run, settings.base)
     options = Options(
         every_ns=SPARSE_NS if arguments.marks == "sparse" else 0,
@@ -74,3 +75,13 @@ def run(arguments: argparse.Namespace) -> int:
         except OSError as error:
             raise UsageError(f"{arguments.output} cannot be written", why=str(error)) from error
     return found.status
+
+
+def _read_settings(words: list[str]) -> Config:
+    """A config with overrides, or a program: argparse has taken `--` away, so that our options may stand anywhere."""
+    from tracer.commands._settings import read_settings
+
+    if words and words[0].endswith((".yaml", ".yml")):
+        return read_settings(words)
+    program = next((at for at, word in enumerate(words) if "=" not in word), len(words))
+    return read_settings([*words[:program], "--", *words[program:]])

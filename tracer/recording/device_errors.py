@@ -105,7 +105,8 @@ class Stderr:
         frame = _FRAME.match(line)
         if frame:
             self._traceback.append((frame["file"], int(frame["line"]), frame["function"]))
-        if not self.error and _ERROR.search(line):
+        # Indented lines are source text of a traceback, apart from what std::terminate says.
+        if not self.error and (not line[:1].isspace() or "what():" in line) and _ERROR.search(line):
             self.error = line.strip()
             self.frames = self._traceback
         return True
