@@ -1,9 +1,10 @@
-"""The plugin on a CUDA machine: every case with an implicit synchronisation fails on its lines, the clean one passes."""
+"""The plugin on a CUDA machine: each case with implicit synchronisations fails on its lines, the clean one passes."""
 
 import json
 import os
 import subprocess
 import sys
+from importlib.metadata import entry_points
 from pathlib import Path
 
 import pytest
@@ -48,8 +49,10 @@ def ran(tmp_path_factory):
     folder = tmp_path_factory.mktemp("cases")
     text = TESTS.format(names=sorted(cases()), folder=CASES / "inputs")
     (folder / "test_cases.py").write_text(text)
+    installed = any(point.name == "tracer" for point in entry_points(group="pytest11"))
+    plugin = [] if installed else ["-p", "tracer.integrations.pytest_plugin"]
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-rA", "-p", "no:cacheprovider", "--tracer-report=syncs.json"],
+        [sys.executable, "-m", "pytest", "-rA", "-p", "no:cacheprovider", "--tracer-report=syncs.json", *plugin],
         cwd=folder, capture_output=True, text=True, check=False, timeout=500,
         env=os.environ | {"PYTHONPATH": str(Path(__file__).resolve().parents[2])},
     )  # fmt: skip
