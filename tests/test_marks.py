@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import textwrap
 import threading
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import pytest
 
 from tests.fake_gpu import ASSERT, FakeGpu
 from tracer.recording.bracket import find_brackets
-from tracer.recording.linewatch import LineWatch
+from tracer.recording.linewatch import LineWatch, launching_lines
 from tracer.recording.marks import SPARSE_NS, Marks, is_cuda_error
 from tracer.recording.ring import LINE, NO_SLOT, read_ring
 
@@ -184,7 +185,7 @@ def test_cuda_errors_are_kept_with_their_frames_one_for_each_place(marks):
 
 LIBRARY = compile("def call(f):\n    return f() + 1\n", "library.py", "exec")
 USER = compile(
-    "def inner():\n    x = 1\n    return x\n\ndef outer():\n    a = call(inner)\n    return a\n", "train.py", "exec"
+    "def inner():\n    x = id(1)\n    return x\n\ndef outer():\n    a = call(inner)\n    return a\n", "train.py", "exec"
 )
 
 
@@ -211,10 +212,28 @@ def test_lines_are_told_before_they_run_and_again_after_a_return(tmp_path):
         assert told == [
             ("line", "outer", 6),
             ("line", "inner", 2),
-            ("line", "inner", 3),
             ("return", "outer", 6),
-            ("line", "outer", 7),
         ]
+
+
+def test_lines_that_can_launch_nothing_are_quiet():
+    code = compile(
+        textwrap.dedent(
+            """\
+            def step(x, other):
+                a = x
+                b = x + 1
+                for row in x:
+                    row.add_(1)
+                return b
+            """
+        ),
+        "train.py",
+        "exec",
+    )
+    (function,) = [constant for constant in code.co_consts if hasattr(constant, "co_code")]
+
+    assert launching_lines(function) == {3, 4, 5}
 
 
 def test_a_file_that_is_no_ring_is_refused(tmp_path):
