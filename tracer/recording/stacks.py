@@ -9,9 +9,10 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from tracer.recording.store import Sink
+if TYPE_CHECKING:
+    from tracer.recording.store import Sink
 
 _OWN = str(Path(__file__).resolve().parent)
 
