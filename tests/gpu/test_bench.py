@@ -50,24 +50,27 @@ def functions():
 
 
 def cupti_ns(function, repeats=7):
-    """Median span from the first kernel to the end of the last, from the profiler, with a cold L2."""
+    """Median span from the first kernel to the end of the last, from the profiler, with a cold L2 and a warm GPU."""
     from torch.profiler import ProfilerActivity, profile
 
     flush = torch.empty(256 << 20, dtype=torch.int8, device="cuda")
     spans = []
     for _ in range(repeats):
-        flush.zero_()
-        torch.cuda._sleep(200_000)
-        torch.cuda.synchronize()
-        with profile(activities=[ProfilerActivity.CUDA]) as profiler:
+        for _ in range(5):
+            function()  # a large product draws so much power that the first ones run at a higher clock
+        with profile(activities=[ProfilerActivity.CUDA], acc_events=True) as profiler:
+            flush.zero_()
             torch.cuda._sleep(2_000_000)  # so that launching is over before the first kernel starts
             function()
             torch.cuda.synchronize()
         events = [
             e
             for e in profiler.profiler.kineto_results.events()
-            if e.device_type() == torch.autograd.DeviceType.CUDA and e.duration_ns() > 0 and "spin" not in e.name()
+            if e.device_type() == torch.autograd.DeviceType.CUDA and e.duration_ns() > 0
         ]
+        events.sort(key=lambda e: e.start_ns())
+        spin = next(i for i, e in enumerate(events) if "spin" in e.name())
+        events = events[spin + 1 :]
         spans.append(max(e.end_ns() for e in events) - min(e.start_ns() for e in events))
     return float(np.median(spans))
 
@@ -91,9 +94,8 @@ def test_gpu_time_agrees_with_the_peers(name, record_property):
         f"  naive {one.naive_ns / 1e3:10.2f}  launch-bound {one.launch_bound}"
     )
 
-    # Events carry about 2 us of their own; beyond that, 5 %.
-    slack = 3_000 + 0.05 * truth
-    assert abs(one.gpu_ns.p50_ns - truth) < slack
+    # One microsecond is what events resolve; do_bench keeps the events' own cost.
+    assert abs(one.gpu_ns.p50_ns - truth) < 1_000 + 0.05 * truth
     assert abs(one.gpu_ns.p50_ns - do_bench) < 6_000 + 0.08 * do_bench
     assert one.wall_ns.p50_ns > 0.9 * truth
 

@@ -7,6 +7,8 @@
   call returns, and on the wall with a synchronisation at both ends.
 - Before each run the GPU is kept busy by a delay long enough for the host to launch
   everything behind it: events then measure the work, not the gaps between launches.
+- Two events with nothing in between are some microseconds apart; that is measured here
+  and subtracted.
 - Work that leaves the current stream is found by the profiler; its time then comes
   from the kernels themselves, since events on one stream would not see it.
 - The claim of a naive timer (no synchronisation) is given beside it.
@@ -34,6 +36,7 @@ _DELAY_CYCLES_A_NS = 2.0  # of torch.cuda._sleep; clocks run at up to about 2 GH
 _STABLE = 0.1  # warm-up is over when three runs agree to this part
 _WARMUPS = 50
 _HOT_RUNS = 15
+_EMPTY_RUNS = 31
 _LEAST = 10  # runs of each candidate, time permitting
 _CPU_BLOCK_NS = 200_000
 _FAR = 5.0  # median absolute deviations from which a run is an outlier
@@ -78,7 +81,8 @@ def bench(
         for run in runs:
             run.time_hot(delay)
     measured = tuple(run.result(confidence) for run in runs)
-    notes = (*_compare_states(state, _gpu_state() if on_gpu else {}), *_late_notes(runs, confidence, precision))
+    own = [f"CUDA events' own {delay.events_ns / 1e3:.1f} us are subtracted"] if delay is not None else []
+    notes = (*own, *_compare_states(state, _gpu_state() if on_gpu else {}), *_late_notes(runs, confidence, precision))
     name = torch.cuda.get_device_name() if on_gpu else "cpu"
     return Benchmark(SCHEMA, name, measured, notes, {"torch": str(torch.__version__), "flush": str(flush), **state})
 
@@ -88,6 +92,18 @@ class _Delay:
 
     def __init__(self, flush: bool) -> None:
         self.buffer = torch.empty(_FLUSH_BYTES, dtype=torch.int8, device="cuda") if flush else None
+
+        self.events_ns = float(np.median([self.between(_nothing, 0.0, flush=False) for _ in range(_EMPTY_RUNS)]))
+
+    def between(self, run: Callable[[], Any], host_ns: float, *, flush: bool = True) -> float:
+        """GPU time between two events around `run`, in nanoseconds, their own included."""
+        begun, done = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        self.begin(host_ns, flush=flush)
+        begun.record()
+        run()
+        done.record()
+        done.synchronize()
+        return float(begun.elapsed_time(done)) * 1e6
 
     def begin(self, host_ns: float, *, flush: bool = True) -> None:
         if flush and self.buffer is not None:
@@ -162,7 +178,7 @@ class _Candidate:
         from torch.profiler import ProfilerActivity, profile
 
         torch.cuda.synchronize()
-        with profile(activities=[ProfilerActivity.CUDA]) as profiler:
+        with profile(activities=[ProfilerActivity.CUDA], acc_events=True) as profiler:
             self.function(*next(self.arguments))
             torch.cuda.synchronize()
         events = profiler.profiler.kineto_results.events()
@@ -195,13 +211,9 @@ class _Candidate:
             self.gpu.append(self._between_events(delay))
 
     def _between_events(self, delay: _Delay, *, flush: bool = True) -> float:
-        begun, done = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-        delay.begin(float(np.median(self.host or self.naive)), flush=flush)
-        begun.record()
-        self.function(*next(self.arguments))
-        done.record()
-        done.synchronize()
-        return float(begun.elapsed_time(done)) * 1e6
+        host_ns = float(np.median(self.host or self.naive))
+        raw = delay.between(lambda: self.function(*next(self.arguments)), host_ns, flush=flush)
+        return max(raw - delay.events_ns, 0.0)
 
     def time_hot(self, delay: _Delay) -> None:
         """A few runs with whatever the last run left in the cache, to show what a loop without flush would claim."""
@@ -239,6 +251,10 @@ class _Candidate:
             hot_ns=self.hot_ns,
             times_ns=tuple(times.tolist()),
         )
+
+
+def _nothing() -> None:
+    """What is between two events when their own cost is measured."""
 
 
 def spread_of(times_ns: Sequence[float]) -> Spread:
