@@ -178,6 +178,19 @@ def _check_window(window: Window, where: Mapping[str, str]) -> None:
         )
 
 
+def parse_arguments(values: Mapping[str, Any]) -> Config:
+    """The config that keyword arguments stand for."""
+    for section, kind in (("window", Window), ("record", Record)):
+        for key in values.get(section, {}):
+            _check_key(key, _fields(kind) or {}, section, "a keyword")
+    try:
+        config = msgspec.convert(values, Config)
+    except msgspec.ValidationError as error:
+        raise UsageError("an argument does not fit", why=str(error)) from error
+    _check_window(config.window, {})
+    return config
+
+
 # From text to nodes.
 
 

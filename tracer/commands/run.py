@@ -14,6 +14,8 @@ and exit status are its own. Name a config, or the program after `--`:
 from __future__ import annotations
 
 import argparse
+import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -70,41 +72,50 @@ def _check_formats(settings: Config) -> None:
 
 def _report(settings: Config, outcome: Outcome) -> int:
     """Everything that is made of a recording; the status that it calls for."""
-    import sys
-
-    from tracer.recording.finish import describe
+    from tracer.recording.finish import describe, has_window
 
     for note in dict.fromkeys(outcome.notes):
         print(f"tracer: {note}", file=sys.stderr)
-    status = 0
+    status, recorded = 0, False
     for folder in outcome.folders:
-        if any(folder.glob("rank*/kineto.json*")):
-            status = max(status, _audit(settings, folder))
-    if not any(any(folder.glob("rank*/kineto.json*")) for folder in outcome.folders):
+        if has_window(folder):
+            recorded = True
+            status = max(status, report(str(folder), *settings.output.formats, budget=settings.budget))
+    if not recorded:
         print(f"tracer: {describe(outcome)}", file=sys.stderr)
-        status = 4 if outcome.failed else status
+    if outcome.failed:
+        print(f"tracer: {outcome.failed}", file=sys.stderr)
+        status = 4
     return status
 
 
-def _audit(settings: Config, folder: Path) -> int:
+def report(folder: str, *formats: str, budget: Mapping[str, Any] | None = None) -> int:
+    """Audit a recording in all these formats; 1 if a budget is broken, 3 if it cannot be read."""
     import importlib
 
     from tracer.auditor import audit
     from tracer.commands._output import write_report
+    from tracer.errors import TracerError
     from tracer.exports import perfetto
     from tracer.readers import load
     from tracer.reports import terminal
 
-    trace = load(folder)
-    found = audit(trace, source=str(folder), budget=settings.budget or None)
-    for name in settings.output.formats:
-        if name == "terminal":
-            terminal.show(found)
-        elif name == "perfetto":
-            perfetto.write(trace, found, folder / "trace.pftrace")
-        else:
-            suffix = importlib.import_module(f"tracer.reports.{name}").SUFFIX
-            write_report(found, name, str(folder / f"audit{suffix}"))
-    if "terminal" in settings.output.formats:
-        print(f"\nRecorded in {folder}; open it with: python -m tracer open {folder}")
+    if not formats:
+        return 0
+    try:
+        trace = load(folder)
+        found = audit(trace, source=folder, budget=budget or None)
+        for name in formats:
+            if name == "terminal":
+                terminal.show(found)
+            elif name == "perfetto":
+                perfetto.write(trace, found, Path(folder) / "trace.pftrace")
+            else:
+                suffix = importlib.import_module(f"tracer.reports.{name}").SUFFIX
+                write_report(found, name, str(Path(folder) / f"audit{suffix}"))
+    except TracerError as error:  # the program's own status goes before ours
+        print(f"tracer: {error}", file=sys.stderr)
+        return error.status
+    if "terminal" in formats:
+        print(f"\nRecorded in {folder}; open it with: python -m tracer open {folder}", flush=True)
     return 0 if all(line.ok for line in found.budget) else 1

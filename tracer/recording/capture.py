@@ -57,8 +57,10 @@ class Capture:
     def begin(self) -> None:
         """Make the folder, arm the recorders, start to flush."""
         session = self.session
+        if session.folder.exists():  # of the program that this process ran before it called exec
+            session.folder = session.folder.with_name(f"{session.folder.name}-{time.monotonic_ns()}")
         try:
-            session.folder.mkdir(parents=True, exist_ok=True)
+            session.folder.mkdir(parents=True)
         except OSError as error:
             self.tell("note", text=f"nothing can be recorded: {error}")
         session.manifest.update(

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import functools
+import math
 import os
 import re
 import signal
@@ -23,12 +24,13 @@ from pathlib import Path
 from threading import get_native_id
 from typing import Any
 
+from tracer import recording
 from tracer.recording import runs
 from tracer.recording.capture import Capture
 from tracer.recording.exits import Exits
 from tracer.recording.rivals import Rivals
 from tracer.recording.steps import RANKS, StepHooks
-from tracer.recording.window import Phase, Plan
+from tracer.recording.window import WHOLE_PROGRAM_S, Phase, Plan
 
 _STEPPING = re.compile(r"\.step\(|\boptim\b|Trainer\b|\.fit\(|record_function|profiler")
 _NO_STEP_S = 30.0  # after so long without any step, a window of seconds is recorded instead
@@ -75,6 +77,7 @@ class Child:
         """Hook into torch and wait; or begin at once, where the program asked for it."""
         import torch
 
+        recording._current.append(self)
         self._hooks = StepHooks(self._run.window.step_from, self.boundary)
         self._rivals = Rivals(self._our_profiler, self)
         if at_once or torch.cuda.is_initialized():
@@ -102,7 +105,9 @@ class Child:
     def _stepless(self) -> bool:
         """Whether nothing was asked for, and the program's main file shows no sign of steps."""
         window = self._run.window
-        if self._run.kind == "library" or window.step_from != "auto" or window.steps or window.every or window.signal:
+        if self._run.kind == "library":
+            return window.steps is None
+        if window.step_from != "auto" or window.steps or window.every or window.signal:
             return False
         main = getattr(sys.modules.get("__main__"), "__file__", None) or (sys.argv[0] if sys.argv else "")
         try:
@@ -125,7 +130,7 @@ class Child:
     def _arm(self) -> None:
         plan = self._plan
         if not plan.by_time and self._by_time():
-            plan.whole_program()
+            plan.whole_program(math.inf if self._run.kind == "library" else WHOLE_PROGRAM_S)
         if not Capture.wanted(self._run):
             if not plan.window.stop_after:
                 self._unhook()
@@ -207,7 +212,7 @@ class Child:
 
     def _open(self, capture: Capture) -> None:
         capture.open(self.number)
-        if self._plan.seconds is not None:
+        if self._plan.seconds is not None and math.isfinite(self._plan.seconds):
             start_new_thread(self._later, (self._plan.seconds, self._time_is_up))
 
     def _window_closed(self) -> None:
@@ -267,7 +272,7 @@ class Child:
             return
         if plan.window.step_from == "auto":
             capture.session.note(f"no step was seen in {_NO_STEP_S:.0f} s: recorded by time instead")
-            plan.whole_program()
+            plan.whole_program(WHOLE_PROGRAM_S)
             self._ask()
 
     # The program's own profiler.
@@ -369,18 +374,17 @@ class Child:
             capture.cancel()
         if not capture.recorded and self._rivals is not None and self._rivals.has_recorded:
             capture.adopt(self._rivals)
-        if not capture.over:
-            capture.end(why or self._never_opened())
-        else:
-            capture.end()
+        capture.end("" if capture.over else self._never_opened(why))
 
-    def _never_opened(self) -> str:
-        waits_for = self._plan.waits_for
-        if self._plan.window.signal:
-            return f"the window never opened: no {self._plan.window.signal} came"
-        if waits_for is None:
-            return "the window never opened: the program ended before"
-        return f"the window never opened: it begins at step {waits_for}, and the program ended at step {self.number}"
+    def _never_opened(self, why: str) -> str:
+        plan = self._plan
+        ended = f"the program ended at step {self.number}{f' ({why})' if why else ''}"
+        if plan.window.signal:
+            return f"the window never opened: no {plan.window.signal} came, and {ended}"
+        if plan.phase is Phase.WARMING:
+            return f"the window never opened: it was being warmed up when {ended}"
+        begins = f"it begins at step {plan.waits_for}" if plan.waits_for is not None else "it begins later"
+        return f"the window never opened: {begins}, and {ended}"
 
     def give_up(self, why: str) -> None:
         """Something of ours failed: leave the program alone, and say what it was."""
@@ -393,6 +397,8 @@ class Child:
 
     def _unhook(self) -> None:
         self._alive = False
+        if self in recording._current:
+            recording._current.remove(self)
         for hooks in (self._hooks, self._rivals, self._exits):
             if hooks is not None:
                 hooks.remove()

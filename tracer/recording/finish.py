@@ -45,6 +45,12 @@ def read_manifest(folder: Path) -> dict[str, Any] | None:
     return found
 
 
+def has_window(folder: Path) -> bool:
+    """Whether a window was opened in any process of this run, written whole or not."""
+    manifests = (read_manifest(path) for path in folder.glob("rank*"))
+    return any(manifest is not None and manifest.get("window") for manifest in manifests)
+
+
 def describe(outcome: Outcome) -> str:
     """Why there is nothing to audit, and how to go on."""
     for folder in outcome.recordings:

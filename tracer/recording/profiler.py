@@ -98,7 +98,8 @@ class Profiler:
             self._profile.export_chrome_trace(str(plain))
             return compress(plain, folder / FILE)
         finally:
-            plain.unlink(missing_ok=True)
+            for left in folder.glob(f"{plain.name}*"):  # Kineto itself writes beside it first
+                left.unlink()
 
 
 def compress(plain: Path, path: Path) -> str:

@@ -116,8 +116,8 @@ class Plan:
         self.phase = Phase.WAITING
         self._asked = True
 
-    def whole_program(self) -> None:
-        """The program has no steps: record from now on, until its end or some seconds later."""
-        self.seconds = WHOLE_PROGRAM_S
+    def whole_program(self, seconds: float) -> None:
+        """There are no steps to wait for: record from now on, until the program's end or so many seconds later."""
+        self.seconds = seconds
         self.skip_seconds = 0.0
         self._next = None

@@ -1,0 +1,147 @@
+"""However a recorded program ends, its status and words are its own, and what was recorded is kept."""
+
+from __future__ import annotations
+
+import os
+import resource
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.running import ENVIRONMENT, LOOP, Ran, run_tracer
+
+CUT_SHORT = "the window was cut short after 3 of 4 steps"
+IN_THE_WINDOW = "train(7)\n"  # 3 skipped, 1 to warm up, 3 of 4 in the window
+
+
+def plain(tmp_path: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    words = [sys.executable, str(tmp_path / "program.py"), *arguments]
+    return subprocess.run(words, capture_output=True, text=True, cwd=tmp_path, env=ENVIRONMENT, check=False)
+
+
+@pytest.mark.parametrize(
+    ("way", "status", "why"),
+    [
+        ("raise ValueError('boom')", 1, CUT_SHORT),
+        ("sys.exit(7)", 7, CUT_SHORT),
+        ("os._exit(9)", 9, "it left by os._exit"),
+        ("os.kill(os.getpid(), 15)", 143, "it got SIGTERM"),
+        ("os.kill(os.getpid(), 2)", 130, CUT_SHORT),
+    ],
+)
+def test_a_program_that_ends_inside_the_window_leaves_a_recording(tmp_path: Path, way: str, status: int, why: str):
+    ran = run_tracer(tmp_path, LOOP + IN_THE_WINDOW + way)
+
+    alone = plain(tmp_path)
+    assert ran.status == status
+    assert ran.stderr == alone.stderr
+    assert ran.stdout == alone.stdout
+    assert why in ran.manifest["why"]
+    assert not ran.manifest["complete"]
+    assert ran.names.count("aten::linear") == 3
+    assert ran.manifest["program"]["exit_status"] == status
+
+
+def test_a_killed_program_leaves_what_was_flushed(tmp_path: Path):
+    ran = run_tracer(tmp_path, LOOP + IN_THE_WINDOW + "time.sleep(2.5)\nos.kill(os.getpid(), 9)")
+
+    assert ran.status == 137
+    assert not ran.manifest["complete"]
+    assert "too suddenly" in ran.manifest["why"]
+    assert not (ran.ranks[0] / "kineto.json.gz").exists()
+    assert [row[2] for row in ran.steps()] == [0, 1, 2, 3, -1, 4, 5, 6, 7]
+
+
+def test_a_window_that_never_opens_says_so_and_changes_no_status(tmp_path: Path):
+    ran = run_tracer(tmp_path, LOOP + "train(2)")
+
+    assert ran.status == 0
+    assert "the window never opened: it begins at step 4, and the program ended at step 2" in ran.stderr
+    assert not ran.manifest["complete"]
+
+
+def test_a_program_that_takes_too_long_is_ended(tmp_path: Path):
+    started = time.monotonic()
+    ran = run_tracer(
+        tmp_path,
+        LOOP + IN_THE_WINDOW + "time.sleep(60)",
+        settings=("run.timeout=8", "window.skip=3", "window.warmup=1"),
+    )
+
+    assert time.monotonic() - started < 40
+    assert ran.status == 143
+    assert "run.timeout = 8 s" in ran.stderr
+    assert "it got SIGTERM" in ran.manifest["why"]
+    assert ran.names.count("aten::linear") == 3
+
+
+def test_the_programs_children_end_with_it_when_it_is_killed(tmp_path: Path):
+    ran = run_tracer(
+        tmp_path,
+        "import subprocess, sys, time\n"
+        "child = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(300)'])\n"
+        "print(child.pid, flush=True)\n"
+        "time.sleep(300)\n",
+        settings=("run.timeout=3",),
+    )
+
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(ran.stdout), 0)
+
+
+def test_a_signal_to_the_tracer_reaches_the_program(tmp_path: Path):
+    script = tmp_path / "program.py"
+    script.write_text(LOOP + IN_THE_WINDOW + "print('ready', flush=True)\ntime.sleep(60)\n")
+    words = [sys.executable, "-m", "tracer", "run", f"output.folder={tmp_path / 'traces'}", "output.formats=[]"]
+    words += ["window.skip=3", "window.warmup=1", "--", "python", str(script)]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=ENVIRONMENT) as tracer:
+        assert tracer.stdout is not None
+        assert tracer.stdout.readline() == "ready\n"
+        tracer.send_signal(signal.SIGTERM)
+        out, err = tracer.communicate(timeout=30)
+
+    ran = Ran(tracer.returncode, out, err, tmp_path / "traces")
+    assert ran.status == 143
+    assert "it got SIGTERM" in ran.manifest["why"]
+    assert (ran.ranks[0] / "kineto.json.gz").exists()
+
+
+def test_a_full_disk_ends_the_recording_and_not_the_program(tmp_path: Path):
+    """A limit on the size of files stands for the full disk: writing fails in the same place."""
+    program = LOOP + (
+        "import resource, signal\n"
+        "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (4096, resource.getrlimit(resource.RLIMIT_FSIZE)[1]))\n"
+        "train(12)\n"
+        "print('done')\n"
+    )
+
+    ran = run_tracer(tmp_path, program)
+
+    assert ran.stdout == "done\n"
+    assert ran.status == 4  # the program is well, the profiler's trace could not be written
+    assert not (ran.ranks[0] / "kineto.json.gz").exists()
+    assert not list(ran.ranks[0].glob(".kineto*"))
+    assert resource.getrlimit(resource.RLIMIT_FSIZE)[0] == resource.RLIM_INFINITY
+    assert "could not be written" in ran.stderr
+
+
+def test_sigterm_looks_untouched_to_the_program(tmp_path: Path):
+    program = LOOP + (
+        "import signal\n"
+        "train(5)\n"
+        "print(signal.getsignal(signal.SIGTERM))\n"
+        "print(signal.signal(signal.SIGTERM, lambda *_: print('handled')))\n"
+        "os.kill(os.getpid(), signal.SIGTERM)\n"
+        "print(signal.signal(signal.SIGTERM, signal.SIG_DFL) is not signal.SIG_DFL)\n"
+        "print(signal.getsignal(signal.SIGTERM))\n"
+    )
+
+    ran = run_tracer(tmp_path, program)
+
+    assert ran.stdout == "0\n0\nhandled\nTrue\n0\n"
+    assert ran.status == 0
