@@ -77,7 +77,8 @@ def _load(path: str) -> Audit | Benchmark:
             return parse_benchmark(file.read_bytes(), path)
         if "launching" in head:
             return parse(file.read_bytes(), path)
-    return tracer.audit(path)
+    found: Audit = tracer.audit(path)
+    return found
 
 
 def _keys(file: Path) -> set[str]:
