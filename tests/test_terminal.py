@@ -22,7 +22,7 @@ def test_a_finding_shows_line_range_cost_gain_and_fix():
 
     for piece in (
         "1. SYNC001 a tensor is read with .item()",
-        "saves 1.20 to 2.10 ms a step (19 % of the untraced step; then the GPU holds)",
+        "saves 1.20 to 2.10 ms a step (19 % of the untraced step); the next limit is the GPU",
         "/app/train.py:17 in train, on MainThread",
         "17 |         total += loss.item()",
         "8 calls, host held 26.0 ms, GPU idle 20.0 ms, lead lost 30.0 ms",

@@ -14,12 +14,18 @@ WORDS = {
     "launch.bound": "launch overhead",
     "launch.queue_full": "a full launch queue",
     "input.bound": "waiting for input",
-    "head": "the start of the window",
-    "tail": "the end of the window",
+    "host.gc": "garbage collection",
+    "host.hot": "CPU work on the user's lines",
+    "host.late": "host work that the trace does not name",
+    "compile": "compilation",
+    "profiler": "the profiler itself",
+    "load": "libraries setting themselves up",
+    "load.lazy": "the first use of kernels",
+    "gpu.wait": "work that waits on the GPU",
+    "gpu.gap": "the device's own gaps between kernels",
     "unknown": "not explained",
-    "gil": "other threads holding the GIL",
-    "gc": "garbage collection",
 }
+_EDGES = ("head", "tail")  # before the first work and after the last: nobody's fault
 
 
 def cause_words(cause: str) -> str:
@@ -37,7 +43,7 @@ def summarise(audit: Audit) -> Summary:
     """Means over the recorded steps; over the devices' windows if there are no steps."""
     steps = audit.steps
     numbers = max(1, len({(step.rank, step.number) for step in steps}))
-    calls = sum(f.count for f in audit.findings if f.kind.startswith("sync"))
+    calls = sum(f.count for f in audit.findings if f.kind.startswith(("sync.", "copy.")))
     busy = idle = None
     if steps:
         wall = fmean(step.wall_ns for step in steps)
@@ -75,7 +81,11 @@ def _headline(audit: Audit, summary: Summary, numbers: int) -> str:
         parts.append("waits of the host cost nothing that shows" if audit.findings else "nothing holds the host")
     elif lost >= _SMALL * summary.idle_ns:
         parts.append(f"{_waits(costly)} {show_ns(lost)} of {show_ns(summary.wall_ns)}")
-    rest = {cause: ns for cause, ns in audit.idle.items() if not cause.startswith("sync")}
+    rest = {
+        cause: ns
+        for cause, ns in audit.idle.items()
+        if not cause.startswith(("sync.", "copy.")) and cause not in _EDGES
+    }
     top = max(rest, key=lambda cause: rest[cause], default="")
     if top and summary.idle_share >= _SMALL and rest[top] / numbers >= _SMALL * summary.wall_ns:
         lead = "the largest part of the rest is" if len(parts) > 1 else "mostly"

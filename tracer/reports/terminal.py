@@ -247,15 +247,18 @@ def _budget_line(line: BudgetLine) -> Text:
 
 
 def _kernels(audit: Audit) -> list[RenderableType]:
-    if not audit.kernels:
+    rows = [
+        (show_ns(hot.total_ns), words.percent(hot.share), f"{words.count(hot.count)} x", words.one_line(hot.name))
+        for hot in audit.kernels[:5]
+    ]
+    if not rows:
         return []
     table = Table.grid(padding=(0, 2))
-    for _ in range(3):
-        table.add_column(no_wrap=True)
+    for column in range(3):
+        table.add_column(no_wrap=True, min_width=max(len(row[column]) for row in rows))
     table.add_column(no_wrap=True, overflow="ellipsis", ratio=1)
-    for hot in audit.kernels[:5]:
-        share = words.percent(hot.share)
-        table.add_row(show_ns(hot.total_ns), share, f"{words.count(hot.count)} x", words.one_line(hot.name))
+    for row in rows:
+        table.add_row(*row)
     return [table]
 
 
