@@ -22,6 +22,10 @@ def _begin(folder):  # type: ignore[no-untyped-def]
             from tracer.recording import locate_child
 
             locate_child.install()
+        if os.environ.get("TRACER_PROVE"):
+            from tracer.recording import prove_child
+
+            prove_child.install()
         if folder:
             from tracer.recording import child
 
@@ -72,7 +76,7 @@ def _install():  # type: ignore[no-untyped-def]
     sys.path[:] = [entry for entry in sys.path if os.path.abspath(entry or ".") != _HERE]  # noqa: PTH100
     sys.path_importer_cache.pop(_HERE, None)
     folder = os.environ.get("TRACER_RUN")
-    if not folder and os.environ.get("TRACER_LOCATE"):
+    if not folder and (os.environ.get("TRACER_LOCATE") or os.environ.get("TRACER_PROVE")):
         sys.meta_path.insert(0, _Torch(""))
     elif folder and os.path.isdir(folder):  # noqa: PTH112
         sys.meta_path.insert(0, _Torch(folder))
