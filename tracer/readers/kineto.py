@@ -114,7 +114,7 @@ def read(
         shift = integer(framer.keys.get("baseTimeNanoseconds", 0))
         _give(columns, TrackFinder(columns, rank, threads or {}, names or {}), shift if 0 < shift < MOST_NS else 0)
     _give_losses(builder, columns, decoder, damage, source)
-    hits = path.with_name(re.sub(r"\.json(\.gz)?$", ".hits.json", path.name))
+    hits = path.with_name(re.sub(r"\.json(\.(gz|zst))?$", ".hits.json", path.name))
     if hits != path and hits.exists():
         add_hits(hits, builder, rank)
     return rank
