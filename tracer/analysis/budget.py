@@ -140,7 +140,7 @@ def _check(audit: Audit, limit: Limit) -> BudgetLine:
     actual, unit = found
     slack = limit.value * limit.tolerance
     ok = actual >= limit.value - slack if limit.least else actual <= limit.value + slack
-    per = f" a {limit.per}" if limit.per == "step" and unit != "%" else ""
+    per = " a step" if limit.per == "step" and unit != "%" and audit.steps else ""
     name = " ".join(word for word in (limit.name, limit.part) if word) + per + (" at least" if limit.least else "")
     place = None if ok else _culprit(audit, limit)
     return BudgetLine(name, limit.value, actual, unit, ok, place, limit.tolerance)

@@ -24,18 +24,20 @@ def one_line(text: str) -> str:
 
 
 def where(place: Place | None, root: str = "") -> str:
-    """`train.py:17 in train`, or `an unknown place`."""
+    """`train.py:17 in train`, or `no line known`."""
     if place is None:
-        return "an unknown place"
+        return "no line known"
     name = place.file.removeprefix(root) if root else place.file
     line = f":{place.line}" if place.line else ""
     function = f" in {place.function}" if place.function else ""
     return one_line(f"{name}{line}{function}" + ("" if place.exact else " (function only)"))
 
 
-def percent(share: float | None, digits: int = 0) -> str:
-    """`38 %`, or `-`."""
-    return "-" if share is None else f"{100 * share:.{digits}f} %"
+def percent(share: float | None) -> str:
+    """`38 %`, `<1 %`, or `-`."""
+    if share is None:
+        return "-"
+    return "<1 %" if 0 < share < 0.005 else f"{100 * share:.0f} %"
 
 
 def count(number: float) -> str:
@@ -63,11 +65,16 @@ def gain(found: Gain | None) -> str:
     return f"saves {span} a step ({percent(found.share)}{clock}){then}"
 
 
+def noun(finding: Finding) -> str:
+    """What a finding counts: gaps of the GPU where nothing held the host, else calls."""
+    return "call" if finding.waits or not finding.rule.startswith("IDLE") else "gap"
+
+
 def costs(finding: Finding) -> list[str]:
     """What a finding cost, each a short phrase: `8 calls`, `host held 26.0 ms`, ..."""
     said = []
     if finding.count:
-        said.append(times(finding.count, "call"))
+        said.append(times(finding.count, noun(finding)))
     if finding.waits and finding.waits != finding.count:
         said.append(times(finding.waits, "wait"))
     if finding.stall_ns:
@@ -84,7 +91,7 @@ def per_step(finding: Finding) -> str:
     cost = finding.per_step
     if cost is None:
         return ""
-    said = [times(cost.count, "call")] if cost.count else []
+    said = [times(cost.count, noun(finding))] if cost.count else []
     said += [f"held {show_ns(cost.stall_ns)}"] if cost.stall_ns else []
     said += [f"idle {show_ns(cost.idle_ns)}"] if cost.idle_ns else []
     return ", ".join(said)

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable, Iterator
 
 from tracer.reports import _words as words
-from tracer.results import Audit, Change, Diff, Finding, FindingChange
+from tracer.results import Audit, Change, Diff, Finding, FindingChange, Place
 from tracer.units import show_ns
 
 SUFFIX = ".md"
@@ -44,7 +44,7 @@ def _changed_row(change: FindingChange) -> tuple[str, ...]:
     sides = (change.before, change.after)
     found = next(side for side in reversed(sides) if side is not None)
     costs = [", ".join(words.costs(side)) if side is not None else "-" for side in sides]
-    return (change.verdict, _text(found.rule), _code(words.where(found.place or found.library_place)), *costs)
+    return (change.verdict, _text(found.rule), _place(found.place or found.library_place), *costs)
 
 
 def _lines(audit: Audit) -> Iterator[str]:
@@ -81,7 +81,7 @@ _HEAD = ("rule", "place", "calls", "host held", "GPU idle", "gain")
 
 
 def _row(found: Finding) -> tuple[str, ...]:
-    place = _code(words.where(found.place or found.library_place))
+    place = _place(found.place or found.library_place)
     gain = words.gain(found.gain_ns) or "-"
     return (
         f"**{_text(found.rule)}** {_text(found.title)}",
@@ -172,6 +172,10 @@ def _text(text: str) -> str:
     """Our words, with what is markup in them escaped; a joiner after each @ keeps GitHub from telling people."""
     safe = _MARKUP.sub(r"\\\1", words.one_line(text))
     return safe.replace("\\<", "&lt;").replace("\\&", "&amp;").replace("\\@", "@&#8288;")
+
+
+def _place(place: Place | None) -> str:
+    return words.where(None) if place is None else _code(words.where(place))
 
 
 def _code(text: str) -> str:
