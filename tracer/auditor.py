@@ -31,12 +31,14 @@ from tracer.analysis.work import (
     is_blocking,
 )
 from tracer.readers import load
-from tracer.results import SCHEMA, Audit, Finding, IdleRow, Verdict
-from tracer.rules import Evidence, Wait, assign, rule_modules, run_rules
+from tracer.results import SCHEMA, Audit, Finding, Gain, IdleRow, Verdict
+from tracer.rules import Evidence, assign, price, rule_modules, run_rules
+from tracer.rules._holds import HARMLESS_WORDS
 from tracer.rules._waits import find_waits
 from tracer.trace import NONE, Bools, Ids, Ints, Steps, Table, Trace
 from tracer.units import show_ns
 
+_WORTH = 0.03  # of the step: a gain from here on is worth having
 _SLOWED = 1.3  # recording that slows the step beyond this makes verdicts about speed doubtful
 
 # How the replay takes a finding away, by its kind; kinds that are not here are not replayed.
@@ -114,6 +116,7 @@ def examine(trace: Trace, *, setup: bool = False) -> Examination:
     counted = np.ones(len(stalls), np.bool_) if setup else _in_steps(steps, stalls)
     answers = idle_of(stalls, idle)
     stalls = replace(stalls, idle_ns=answers)
+    waits, set_up = find_waits(trace, stalls, places, counted)
     evidence = Evidence(
         trace=trace,
         launches=launches,
@@ -122,8 +125,8 @@ def examine(trace: Trace, *, setup: bool = False) -> Examination:
         places=places,
         steps=steps.take(np.zeros(0, np.int64)) if setup else steps,
         trust=trust,
-        waits=find_waits(trace, stalls, places, counted),
-        counted=counted,
+        waits=waits,
+        set_up=set_up,
         idle_ns=answers,
         timers=judge_timers(trace, find_timings(trace, launches), blocking=is_blocking(trace, launches)),
     )
@@ -140,9 +143,7 @@ def examine(trace: Trace, *, setup: bool = False) -> Examination:
         harmless=(owner != NONE) & harmless[owner],
         last_work=stalls.last_work,
     )
-    return Examination(
-        trace, evidence, findings, held, _with_findings(evidence, findings, owner), _kinds(evidence, counted)
-    )
+    return Examination(trace, evidence, findings, held, _with_findings(evidence, findings, owner), _kinds(evidence))
 
 
 def audit(
@@ -224,13 +225,12 @@ def _with_findings(evidence: Evidence, findings: tuple[Finding, ...], owner: Ids
     return FoundIdle.of(**columns, finding=finding)
 
 
-def _kinds(evidence: Evidence, counted: Bools) -> tuple[str, ...]:
+def _kinds(evidence: Evidence) -> tuple[str, ...]:
     """The class word of each stall, counted or not."""
     stalls = evidence.stalls
     kinds = [_KIND_OF_CALL.get(Does(does), "sync.other") for does in stalls.does.tolist()]
     words = {module.RULE.id: module.RULE.kind for module in rule_modules()}
-    others: tuple[Wait, ...] = find_waits(evidence.trace, stalls, evidence.places, ~counted)
-    for waits in (evidence.waits, others):
+    for waits in (evidence.waits, evidence.set_up):
         for rule, taken in assign(waits).items():
             for wait, _ in taken:
                 for row in wait.rows.tolist():
@@ -282,8 +282,17 @@ def _with_gains(found: Examination, steps: Steps) -> tuple[Prediction, tuple[Fin
     prediction = predict(found.trace, evidence.launches, evidence.stalls, steps, removals)
     findings = list(found.findings)
     for removal, gain in zip(removals, prediction.gains, strict=True):
-        findings[removal.finding] = replace(findings[removal.finding], gain_ns=gain)
-    return prediction, tuple(findings)
+        findings[removal.finding] = _priced(findings[removal.finding], gain)
+    return prediction, tuple(sorted(findings, key=price))
+
+
+def _priced(finding: Finding, gain: Gain | None) -> Finding:
+    """The finding with its gain. What the replay says would go faster is not harmless, however busy the GPU was."""
+    if gain is None or gain.share < _WORTH or not finding.harmless:
+        return replace(finding, gain_ns=gain)
+    rule = next(module.RULE for module in rule_modules() if module.RULE.id == finding.rule)
+    message = finding.message.partition(HARMLESS_WORDS)[0] + f"; without it a step would save {show_ns(gain.likely_ns)}"
+    return replace(finding, gain_ns=gain, harmless=False, severity=rule.severity, message=message)
 
 
 def _verdicts(found: Examination, prediction: Prediction) -> tuple[Verdict, ...]:

@@ -129,7 +129,7 @@ def _held_calls(trace: Trace, launches: Launches, does: Bytes) -> tuple[Ids, Byt
     memory = np.isin(does, (Does.MALLOC, Does.FREE, Does.PIN, Does.UNPIN))
     full = _queue_full(trace, launches, does)
     copies = (does == Does.COPY) & (spans.dur_ns >= COPY_HELD_NS) & _moves_pageable(trace, launches)
-    loading = _loading(trace, launches, does) & ~full
+    loading = _loading(trace, launches, does) & ~full & ~copies
     chosen = (waits | memory | full | copies | loading) & ~_own_sync(trace, does)
     rows = np.flatnonzero(chosen).astype(np.int32)
     return rows, full[rows].astype(np.int8), loading[rows].astype(np.int8)

@@ -24,7 +24,7 @@ from tracer.analysis.trust import Trust
 from tracer.plugins import modules_in
 from tracer.results import Finding, Timer
 from tracer.rules._waits import Wait
-from tracer.trace import Bools, Ids, Ints, Steps, Trace
+from tracer.trace import Ids, Ints, Steps, Trace
 
 # How early a rule is asked, lowest first; a rule that names a cause closer is asked before the general one of its band.
 ENVIRONMENT, LABELLED, ALLOCATOR, FRAMEWORK, OPERATOR, GENERAL, COPYING, EXPLICIT, FALLBACK = range(9)
@@ -53,7 +53,7 @@ class Evidence:
     steps: Steps
     trust: Trust
     waits: tuple[Wait, ...]  # the stalls that count, by shape and place
-    counted: Bools  # for each stall, whether it is inside the steps (or there are none)
+    set_up: tuple[Wait, ...]  # those that lie outside the steps alone
     idle_ns: Ints  # for each stall the GPU idle time that it answers for
     timers: tuple[Timer, ...] = ()
     rows: dict[str, Ids] = field(default_factory=dict)  # finding's id -> its Stalls, filled as rules run

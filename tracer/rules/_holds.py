@@ -16,6 +16,7 @@ from tracer.units import show_bytes, show_ns
 
 HARMLESS = 0.05  # of the time that the host was held: less GPU idle time than this costs no throughput
 NOTHING = 0.01  # of the steps: nor does this
+HARMLESS_WORDS = " behind a busy GPU; it costs no throughput now"
 
 
 def held_findings(
@@ -156,7 +157,7 @@ def _message(
     moved = f", {show_bytes(wait.nbytes)} each" if wait.copy and wait.nbytes > 16 else ""
     text = f"{rule.title}{show_place(place)}: {times}{below}{moved}, the host was held {show_ns(stall_ns)}"
     if harmless:
-        return f"{text} behind a busy GPU; it costs no throughput now"
+        return f"{text}{HARMLESS_WORDS}"
     return f"{text}, and the GPU was idle {show_ns(idle_ns)} from it"
 
 

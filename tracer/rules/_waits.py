@@ -98,11 +98,17 @@ class Wait:
         return any(word in self.text for word in words)
 
 
-def find_waits(trace: Trace, stalls: Stalls, places: Places, counted: Bools) -> tuple[Wait, ...]:
-    """All stalls that count, by shape and place."""
-    rows = np.flatnonzero(counted)
+def find_waits(
+    trace: Trace, stalls: Stalls, places: Places, counted: Bools
+) -> tuple[tuple[Wait, ...], tuple[Wait, ...]]:
+    """All stalls by shape and place: those of which one counts, and those that lie in the set-up alone.
+
+    What also happens inside the steps is no set-up: the first step may begin before
+    the first boundary that is known.
+    """
+    rows = np.arange(len(stalls))
     if not len(rows):
-        return ()
+        return (), ()
     spans = trace.spans
     calls = stalls.call[rows]
     copy = stalls.copy[rows]
@@ -138,8 +144,10 @@ def find_waits(trace: Trace, stalls: Stalls, places: Places, counted: Bools) -> 
     parts = np.split(order, np.flatnonzero(np.diff(group.ravel()[order])) + 1)
     anew = _taken_anew(stalls)
     launched = np.sort(spans.start_ns[np.flatnonzero(_launching(trace))])
-    found = []
+    found: list[Wait] = []
+    inside: list[bool] = []
     for part in parts:
+        inside.append(bool(counted[rows[part]].any()))
         mine = rows[part]
         one = int(part[0])
         row = int(calls[one])
@@ -172,7 +180,11 @@ def find_waits(trace: Trace, stalls: Stalls, places: Places, counted: Bools) -> 
                 mates=frozenset(does for does in Does if int(mates[one]) >> does & 1),
             )
         )
-    return tuple(found)
+    # The same line with another operator before it (as in the first step) is the same line.
+    lines = {(w.place.file, w.place.line) for w, i in zip(found, inside, strict=True) if i and w.place}
+    inside = [i or bool(w.place and (w.place.file, w.place.line) in lines) for w, i in zip(found, inside, strict=True)]
+    counting = tuple(w for w, i in zip(found, inside, strict=True) if i)
+    return counting, tuple(w for w, i in zip(found, inside, strict=True) if not i)
 
 
 def _chains(trace: Trace, calls: Ids) -> Ints:

@@ -22,8 +22,6 @@ _BUILTIN = re.compile(r"^<built-in method (__)?(?P<word>item|float|int|bool|inde
 
 def scalar_word(wait: Wait) -> str:
     """How a read of one value is written: `item`, `float`, `int`, `bool`, `format`, `repr`, `index`."""
-    if "is_nonzero" in wait.ops:
-        return "bool"
     functions = wait.functions()
     if wait.inside("_tensor_str.py") or "__repr__" in functions:
         return "repr"
@@ -31,6 +29,8 @@ def scalar_word(wait: Wait) -> str:
         return "format"
     if "__contains__" in functions:
         return "contains"
+    if "is_nonzero" in wait.ops:
+        return "bool"
     if wait.outermost not in ("", "item", "_local_scalar_dense"):
         return wait.outermost
     return written(wait, ("item", "float", "int", "bool", "tolist")) or "item"

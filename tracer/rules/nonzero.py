@@ -29,7 +29,8 @@ BAND = OPERATOR
 
 def matches(wait: Wait) -> str | None:
     """nonzero, argwhere and one-argument where."""
-    if not wait.is_wait or not wait.has("nonzero", "nonzero_numpy", "argwhere"):
+    masked = wait.has("index", "index_put_", "_index_put_impl_", "index_put", "masked_select")
+    if not wait.is_wait or masked or not wait.has("nonzero", "nonzero_numpy", "argwhere"):
         return None
     return wait.outermost if wait.outermost in ("where", "argwhere") else "nonzero"
 
