@@ -96,9 +96,8 @@ class Processor:
     def problems(self) -> dict[str, int]:
         """What the trace processor complains of: errors, lost data, and packets dropped in silence."""
         names = ", ".join(f"'{name}'" for name in SILENT)
-        rows = self.query(
-            f"select name, value from stats where value > 0 and (severity in ('error', 'data_loss') or name in ({names}))"
-        )
+        bad = f"(severity in ('error', 'data_loss') or name in ({names}))"
+        rows = self.query(f"select name, value from stats where value > 0 and {bad}")
         return {row["name"]: row["value"] for row in rows}
 
     def _refuse(self, error: str) -> None:

@@ -48,13 +48,14 @@ class Arrows:
         """Positions in `rows` of slices with equally many arrows, with the ids that leave and arrive."""
         leaving, leaving_at = self._of(False, owner, rows)
         arriving, arriving_at = self._of(True, owner, rows)
-        shape = (leaving[1] << 16) | arriving[1]
-        for value in np.unique(shape):
+        most = int(arriving[1].max(initial=0)) + 1
+        shape = leaving[1] * most + arriving[1]
+        for value in np.flatnonzero(np.bincount(shape)).tolist():
             chosen = np.flatnonzero(shape == value)
             yield (
                 chosen,
-                tuple(leaving_at[leaving[0][chosen] + i] for i in range(int(value) >> 16)),
-                tuple(arriving_at[arriving[0][chosen] + i] for i in range(int(value) & 0xFFFF)),
+                tuple(leaving_at[leaving[0][chosen] + i] for i in range(value // most)),
+                tuple(arriving_at[arriving[0][chosen] + i] for i in range(value % most)),
             )
 
     def _of(self, arriving: bool, owner: int, rows: Any) -> tuple[tuple[Ints, Ints], Ints]:

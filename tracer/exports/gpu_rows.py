@@ -16,7 +16,7 @@ from tracer.exports.naming import stream_name
 from tracer.exports.rows import Arg, Counter, Row, Slices
 from tracer.exports.scene import Scene, shown_durations
 from tracer.exports.spans import lane_rows
-from tracer.trace import NONE, Ids, Ints, Kind
+from tracer.trace import NONE, Floats, Ids, Ints, Kind
 from tracer.units import NS_PER_MS, show_bytes, show_ns
 
 SHOWN_GAPS = 12  # gaps drawn above each other; those further back in the queue have a row of their own
@@ -69,8 +69,7 @@ def _load_rows(scene: Scene, rank: int, device: int, key: str) -> Iterator[Row]:
     yield Row(f"{key} depth", "Queue depth", key, 2, text, counter=depth)
     times, ahead = lead(trace, launches, rank, device)
     text = "By how much GPU time the host is ahead: the work that is queued, in milliseconds. A stall brings it to 0."
-    ms = np.maximum(ahead, 0) / NS_PER_MS
-    yield Row(f"{key} lead", "Host's lead", key, 3, text, counter=_steps(times, np.round(ms, 3), "ms"))
+    yield Row(f"{key} lead", "Host's lead", key, 3, text, counter=_steps(times, _levels(np.maximum(ahead, 0)), "ms"))
 
 
 def _round_width(wanted: float) -> int:
@@ -84,6 +83,13 @@ def _last_of_each(times: Ints, values: Ints) -> tuple[Ints, Ints]:
     return times[last], values[last]
 
 
+def _levels(ns: Ints) -> Floats:
+    """Milliseconds in 500 levels at most, and in few binary digits, which is what a row can show."""
+    level = max(1 / 1024, 2.0 ** np.ceil(np.log2(max(int(ns.max(initial=0)), 1) / NS_PER_MS / 500)))
+    found: Floats = np.ceil(ns / NS_PER_MS / level) * level
+    return found
+
+
 def _steps(times: Ints, values: np.ndarray, unit: str) -> Counter:
     """Only where the value changes."""
     keep = np.append(True, values[1:] != values[:-1])
@@ -95,9 +101,10 @@ def _gap_rows(scene: Scene, rank: int, device: int, key: str) -> Iterator[Row]:
         return
     spans, launches = scene.trace.spans, scene.launches
     mine = device_tracks(scene.trace, rank, device)[spans.track[launches.work]] & (launches.gap_ns > 0)
-    # A graph launches all its kernels at once: its first shows the gap.
     rows = np.flatnonzero(mine)
-    rows = rows[np.sort(np.unique(launches.call[rows], return_index=True)[1])]
+    if len(scene.graphs):
+        # A graph launches all its kernels at once: its first shows the gap.
+        rows = rows[np.sort(np.unique(launches.call[rows], return_index=True)[1])]
     starts = spans.end_ns[launches.call[rows]]
     rows = rows[np.argsort(starts, kind="stable")]
     starts, ends = spans.end_ns[launches.call[rows]], spans.start_ns[launches.work[rows]]
@@ -120,7 +127,7 @@ def _gap_lanes(scene: Scene, rows: Ints, key: str, name: str, parent: str, rank:
         args = (Arg("correlation", corr[at]),)
         order = np.arange(len(at))
         part = Slices(starts[at], gaps[at], names[at], "async gap", args, order=order)
-        yield Row(f"{key} {lane}", name, parent, rank, text, (part,))
+        yield Row(f"{key} {lane}", name, parent, rank, text if lane == 0 else "", (part,))
 
 
 def _stream_rows(scene: Scene, track: int, key: str, rank: int) -> Iterator[Row]:

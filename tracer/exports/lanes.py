@@ -7,11 +7,10 @@ holding the other would swap their ends. Such slices go to the next lane.
 from __future__ import annotations
 
 import heapq
-from itertools import pairwise
 
 import numpy as np
 
-from tracer.trace import Ids, Ints
+from tracer.trace import Bools, Ids, Ints
 
 DEEPEST = 500  # the trace processor puts slices deeper than 512 back at the top
 
@@ -20,15 +19,16 @@ def nested_lanes(start_ns: Ints, dur_ns: Ints) -> Ids:
     """A lane for each slice (sorted by start, the longer first) so that each lane nests, at most 500 deep."""
     lanes = np.zeros(len(start_ns), np.int32)
     ends = start_ns + dur_ns
-    if _nests(start_ns, ends):
+    wrong = _wrong(start_ns, ends)
+    if not wrong.any():
         return lanes
     # Only stretches where something is wrong are walked; between stretches nothing is open.
     reach = np.concatenate(([np.iinfo(np.int64).min], np.maximum.accumulate(ends)[:-1]))
-    firsts = np.flatnonzero(start_ns >= reach)
-    bounds = np.concatenate((firsts, [len(start_ns)]))
-    for low, high in pairwise(bounds.tolist()):
-        if high - low > 1 and not _nests(start_ns[low:high], ends[low:high]):
-            lanes[low:high] = _walk(start_ns[low:high].tolist(), ends[low:high].tolist())
+    first = start_ns >= reach
+    bounds = np.append(np.flatnonzero(first), len(start_ns))
+    for stretch in np.unique(np.cumsum(first)[wrong] - 1).tolist():
+        low, high = bounds[stretch], bounds[stretch + 1]
+        lanes[low:high] = _walk(start_ns[low:high].tolist(), ends[low:high].tolist())
     return lanes
 
 
@@ -56,7 +56,9 @@ def free_lanes(start_ns: Ints, end_ns: Ints) -> Ids:
 
 def open_at_start(start_ns: Ints, end_ns: Ints) -> Ints:
     """How many earlier slices (sorted by start) are still open when each one starts."""
-    return np.maximum(np.arange(len(start_ns)) - np.searchsorted(np.sort(end_ns), start_ns, "right"), 0)
+    over = np.searchsorted(np.sort(end_ns), start_ns, "right")
+    found: Ints = np.maximum(np.arange(len(start_ns)) - over, 0)
+    return found
 
 
 def _queue_lanes(start_ns: Ints, end_ns: Ints) -> Ids:
@@ -69,24 +71,21 @@ def _queue_lanes(start_ns: Ints, end_ns: Ints) -> Ids:
     return turn.astype(np.int32)
 
 
-def _nests(start_ns: Ints, ends: Ints) -> bool:
-    """Whether every slice lies inside the innermost one open at its start, and none too deep."""
-    if len(start_ns) < 2:
-        return True
-    depth = open_at_start(start_ns, ends)
-    if int(depth.max()) >= DEEPEST:
-        return False
+def _wrong(start_ns: Ints, ends: Ints) -> Bools:
+    """Slices that cross the innermost one open at their start, or lie too deep."""
+    wrong = open_at_start(start_ns, ends) >= DEEPEST
     candidate = np.arange(-1, len(start_ns) - 1)
     waiting = np.flatnonzero(candidate >= 0)
     while len(waiting):
         at = candidate[waiting]
         closed = ends[at] <= start_ns[waiting]
-        if np.any(ends[waiting[~closed]] > ends[at[~closed]]):
-            return False
+        crossing = ~closed & (ends[waiting] > ends[at])
+        wrong[waiting[crossing]] = True
         waiting = waiting[closed]
+        # Every slice jumps to its candidate's candidate: chains of closed siblings halve at each turn.
         candidate[waiting] = candidate[candidate[waiting]]
         waiting = waiting[candidate[waiting] >= 0]
-    return True
+    return wrong
 
 
 def _walk(starts: list[int], ends: list[int]) -> list[int]:

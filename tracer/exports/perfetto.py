@@ -25,14 +25,15 @@ from tracer.exports.gpu_rows import gpu_rows
 from tracer.exports.host_rows import is_overhead, process_rows
 from tracer.exports.output import Output
 from tracer.exports.packing import varint
-from tracer.exports.rows import Row, Scale, pack_row, work_counter_key
+from tracer.exports.rows import Row
 from tracer.exports.scene import DETAILS, Examined, Scene, set_scene
+from tracer.exports.sequences import BOOTTIME, Scale, pack_row, work_counter_key
 from tracer.results import Audit
 from tracer.trace import Trace
 
 SUFFIX = ".pftrace"
 MOST_SLICES = 6_000_000  # about 2 GB in the browser
-_BOOTTIME, _REALTIME = 6, 1
+_REALTIME = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +145,7 @@ def _opening(scene: Scene, scale: Scale) -> bytes:
 
     packet = pb.TracePacket(trusted_packet_sequence_id=scale.next_sequence(), sequence_flags=1)
     unix = scene.trace.origin_unix_ns + scale.base_ns
-    packet.clock_snapshot.clocks.add(clock_id=_BOOTTIME, timestamp=0)
+    packet.clock_snapshot.clocks.add(clock_id=BOOTTIME, timestamp=0)
     packet.clock_snapshot.clocks.add(clock_id=_REALTIME, timestamp=max(unix, 0))
     return _framed(packet.SerializeToString())
 
