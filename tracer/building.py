@@ -10,6 +10,15 @@ import numpy as np
 from tracer.trace import NONE, Ids, Ints, Kind, Loss, Spans, Table, Trace, Track
 
 _HOLDS = (Kind.OP, Kind.MARK, Kind.PYTHON)  # kinds of span that can be a parent
+_TYPES: dict[str, Any] = {
+    "start_ns": np.int64,
+    "dur_ns": np.int64,
+    "kind": np.int8,
+    "name": np.int32,
+    "track": np.int32,
+    "corr": np.int64,
+    "nbytes": np.int64,
+}
 _HELD = (Kind.OP, Kind.CALL, Kind.MARK, Kind.PYTHON)
 
 
@@ -88,16 +97,17 @@ class TraceBuilder:
             self.window_ns = (self.window_ns[0] - origin, self.window_ns[1] - origin)
 
     def build(self) -> Trace:
-        """Sort the spans, find each one's parent, renumber what points at them."""
-        raw = {key: self._column(key) for key in ("start_ns", "dur_ns", "kind", "name", "track", "corr", "nbytes")}
-        order = np.lexsort((raw["kind"], -raw["dur_ns"], raw["start_ns"]))
-        raw = {key: column[order] for key, column in raw.items()}
-        types = {"kind": np.int8, "name": np.int32, "track": np.int32}
-        columns: dict[str, Any] = {key: column.astype(types.get(key, np.int64)) for key, column in raw.items()}
+        """Sort the spans, find each one's parent, renumber what points at them.
+
+        The builder gives its columns away one by one, so that a large trace is never
+        in memory twice.
+        """
+        order, columns = self._sorted_columns()
         columns["parent"] = find_parents(columns["start_ns"], columns["dur_ns"], columns["kind"], columns["track"])
         moved = np.empty(self._count, np.int32)
         moved[order] = np.arange(self._count, dtype=np.int32)
-        tables = {name: _renumber(parts, moved) for name, parts in self._tables.items()}
+        del order
+        tables = {name: _renumber(self._tables.pop(name), moved) for name in list(self._tables)}
         return Trace(
             origin_unix_ns=self.origin_unix_ns,
             names=tuple(self._names),
@@ -111,8 +121,14 @@ class TraceBuilder:
             **tables,  # type: ignore[arg-type]
         )
 
-    def _column(self, key: str) -> Any:
-        return np.concatenate([part[key] for part in self._spans]) if self._spans else np.empty(0, np.int64)
+    def _sorted_columns(self) -> tuple[Ids, dict[str, Any]]:
+        raw = {key: self._column(key, kind) for key, kind in _TYPES.items()}
+        order = sort_spans(raw["start_ns"], raw["dur_ns"], raw["kind"])
+        return order, {key: raw.pop(key)[order] for key in list(raw)}
+
+    def _column(self, key: str, kind: Any) -> Any:
+        parts = [part.pop(key) for part in self._spans] or [np.empty(0, kind)]
+        return parts[0].astype(kind, copy=False) if len(parts) == 1 else np.concatenate(parts, dtype=kind)
 
     def _frame_table(self) -> Any:
         from tracer.trace import Frames
@@ -150,41 +166,61 @@ def _renumber(parts: list[Table], moved: Ids) -> Table:
     return type(table)(**(columns | {"span": rows[order].astype(np.int32)}))
 
 
+def sort_spans(start_ns: Ints, dur_ns: Ints, kind: Any) -> Ids:
+    """The order of spans by start, the outer first; those that are equal keep theirs.
+
+    Recorders write nearly in order of time, which a stable sort by one key uses;
+    only spans with the same start are looked at again.
+    """
+    order = np.argsort(start_ns, kind="stable").astype(np.int32)
+    starts = start_ns[order]
+    same = np.zeros(len(starts) + 1, np.bool_)
+    same[1:-1] = starts[1:] == starts[:-1]
+    rows = np.flatnonzero(same[1:] | same[:-1])
+    if len(rows):
+        tied = order[rows]
+        order[rows] = tied[np.lexsort((kind[tied], -dur_ns[tied], start_ns[tied]))]
+    return order
+
+
 def find_parents(start_ns: Ints, dur_ns: Ints, kind: Any, track: Ids) -> Ids:
     """For each span (sorted by start, the outer first) the innermost OP, MARK or PYTHON span around it, or NONE.
 
     Spans that overlap without nesting (annotations that live across an `await`,
     profiler wrappers) have as parent the nearest earlier span that is still open at
-    their start. Works level by level on whole columns: a span's level is how many
-    holders are open at its start.
+    their start.
     """
     parent = np.full(len(start_ns), NONE, np.int32)
-    held = np.flatnonzero(np.isin(kind, _HELD))
-    if not len(held):
+    rows = np.flatnonzero(np.isin(kind, _HELD)).astype(np.int32)
+    if not len(rows):
         return parent
-    holder = np.isin(kind[held], _HOLDS)
-    order = np.lexsort((held, track[held]))
-    rows = held[order]
-    holds = holder[order]
-    starts, ends, lanes = start_ns[rows], start_ns[rows] + dur_ns[rows], track[rows]
-    candidate = _nearest_open(starts, ends, lanes, holds)
-    known = candidate >= 0
-    parent[rows[known]] = rows[candidate[known]]
+    rows = rows[np.argsort(track[rows], kind="stable")]
+    ends_of_tracks = [*(np.flatnonzero(np.diff(track[rows])) + 1).tolist(), len(rows)]
+    low = 0
+    for high in ends_of_tracks:
+        own = rows[low:high]
+        candidate = _nearest_open(start_ns[own], start_ns[own] + dur_ns[own], np.isin(kind[own], _HOLDS))
+        known = candidate >= 0
+        parent[own[known]] = own[candidate[known]]
+        low = high
     return parent
 
 
-def _nearest_open(starts: Ints, ends: Ints, lanes: Ids, holds: Any) -> Ints:
-    """Nearest earlier holder on the same lane that ends after this span starts (and covers it if it is empty)."""
-    size = len(starts)
-    positions = np.arange(size)
-    last_holder = np.maximum.accumulate(np.where(holds, positions, -1))
-    candidate = np.concatenate(([-1], last_holder[:-1]))
-    candidate[(candidate >= 0) & (lanes[np.maximum(candidate, 0)] != lanes)] = -1
-    open_rows = np.flatnonzero(candidate >= 0)
+def _nearest_open(starts: Ints, ends: Ints, holds: Any) -> Ids:
+    """Nearest earlier holder on a track that ends after this span starts (and covers it if it is empty)."""
+    last_holder = np.maximum.accumulate(np.where(holds, np.arange(len(starts), dtype=np.int32), np.int32(NONE)))
+    candidate = np.concatenate((np.array([NONE], np.int32), last_holder[:-1]))
+    del last_holder
+    open_rows = np.flatnonzero(candidate >= 0).astype(np.int32)
     while len(open_rows):
         at = candidate[open_rows]
-        closed = ends[at] <= starts[open_rows]
-        closed &= ~((ends[at] == starts[open_rows]) & (ends[open_rows] == starts[open_rows]) & (starts[at] < ends[at]))
+        end, start = ends[at], starts[open_rows]
+        closed = end <= start
+        touching = np.flatnonzero(end == start)
+        # An empty span at the very end of a holder is still inside it, unless the holder is empty too.
+        inside = (ends[open_rows[touching]] == start[touching]) & (starts[at[touching]] < end[touching])
+        closed[touching[inside]] = False
+        del end, start, at
         open_rows = open_rows[closed]
         # Every row jumps to its candidate's candidate: chains of closed siblings halve at each turn.
         candidate[open_rows] = candidate[candidate[open_rows]]

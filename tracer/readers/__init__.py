@@ -52,12 +52,12 @@ def _read(path: Path, progress: Progress | None) -> Trace:
         raise TraceError(f"{path} does not exist") from None
     except OSError as error:
         raise TraceError(f"{path} cannot be read", why=str(error)) from error
-    if kineto.accepts(path, head):
-        return kineto.load(path, progress)
     for reader in modules_in("tracer.readers"):
-        if reader.accepts(path, head):
+        if reader is not kineto and reader.accepts(path, head):
             trace: Trace = reader.load(path)
             return trace
+    if kineto.accepts(path, head):  # the last to be asked: it takes any JSON
+        return kineto.load(path, progress)
     if not head and not path.is_dir():
         raise TraceError(f"{path} is not a trace", why="it is empty", fix=WHAT_IS)
     raise TraceError(f"{path} is not a trace", why="no reader knows its format", fix=WHAT_IS)

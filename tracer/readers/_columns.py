@@ -7,7 +7,7 @@ thread can be process 0. Which track a row belongs to is settled at the end (`_t
 from __future__ import annotations
 
 import re
-from collections import Counter, defaultdict
+from collections import Counter
 from operator import attrgetter
 from typing import Any
 
@@ -18,6 +18,7 @@ from tracer.building import TraceBuilder
 from tracer.readers import _events
 from tracer.readers._details import DetailColumns, NameIds
 from tracer.readers._events import decode_args, integer, ns_of
+from tracer.readers._growing import GrowingColumns
 from tracer.trace import NONE, Counters, Ints, Kind, Loss
 
 KINDS = {
@@ -57,7 +58,7 @@ UNKNOWN = -1  # kind of a row of another category: its process's label decides a
 WINDOW = -2  # the profiler's own span over the whole window, category "Trace"
 WORK = (Kind.KERNEL, Kind.COPY, Kind.FILL)
 ON_DEVICE = (*WORK, Kind.GPU_MARK, Kind.GPU_OTHER)
-FLOWS = ("s", "t", "f")  # say the same as correlation ids
+SPANS_AND_FLOWS = frozenset({"X", "s", "t", "f"})  # flows say the same as correlation ids
 MOST_NS = 2**61  # of a stamp or duration, so that their sums fit
 _thread_of = attrgetter("pid", "tid")
 
@@ -77,13 +78,16 @@ class EventColumns:
         self._kinds = _KindOf()
         self._names = NameIds(builder)
         self._details = DetailColumns(builder, self._names)
-        self._parts: defaultdict[str, list[Any]] = defaultdict(list)
+        self._spans = GrowingColumns(
+            start_ns=np.int64, dur_ns=np.int64, kind=np.int8, name=np.int32, place=np.int32, corr=np.int64
+        )
+        self._sized = GrowingColumns(row=np.int32, nbytes=np.int64)  # of copies and fills
         self._counters: list[tuple[int, int, int, float]] = []  # time, name, device, value
 
     def add(self, events: list[Any]) -> bool:
         """Take events in. False, and nothing is taken: doubles do not hold their stamps, so decode those as text."""
         spans = [event for event in events if event.ph == "X"]
-        others = [event for event in events if event.ph != "X" and event.ph not in FLOWS]
+        others = [event for event in events if event.ph not in SPANS_AND_FLOWS]
         ts_ns, dur_ns = ns_of([event.ts for event in spans]), ns_of([event.dur for event in spans])
         others_ns = ns_of([event.ts for event in others])
         if ts_ns is None or dur_ns is None or others_ns is None:
@@ -96,7 +100,11 @@ class EventColumns:
 
     def spans(self) -> dict[str, Any]:
         """All columns of spans, joined; they are given away."""
-        return {key: np.concatenate(self._parts.pop(key)) for key in list(self._parts)}
+        columns = self._spans.take()
+        columns["nbytes"] = np.full(self.rows, NONE, np.int64)
+        sized = self._sized.take()
+        columns["nbytes"][sized["row"]] = sized["nbytes"]
+        return columns
 
     def give_tables(self, first: int, shift_ns: int) -> None:
         """Give the tables beside the spans, whose first is row `first`, to the builder."""
@@ -137,7 +145,7 @@ class EventColumns:
     def _add_spans(self, events: list[Any], kind: Any, ts_ns: Ints, dur_ns: Ints) -> None:
         size = len(events)
         place = np.fromiter(map(self.places.__getitem__, map(_thread_of, events)), np.int32, size)
-        corr, nbytes = np.full(size, NONE, np.int64), np.full(size, NONE, np.int64)
+        corr = np.full(size, NONE, np.int64)
         for one in np.flatnonzero(np.bincount(kind[kind >= 0], minlength=1)).tolist():
             if one not in _HAVE_DETAILS:
                 continue
@@ -156,15 +164,13 @@ class EventColumns:
                 self._details.add_work(spans, args)
                 corr[rows] = _events.integers([a.correlation for a in args])
                 if one != Kind.KERNEL:
-                    nbytes[rows] = _events.integers([a.bytes for a in args])
+                    self._sized.append(row=spans, nbytes=_events.integers([a.bytes for a in args]))
                 place[rows] = [self.places[_stream_of(event, a)] for event, a in zip(picked, args, strict=True)]
             else:
                 places = decode_args(raws, _events.PlaceArgs)
                 place[rows] = [self.places[_stream_of(event, a)] for event, a in zip(picked, places, strict=True)]
         names = np.fromiter(map(self._names.__getitem__, [event.name for event in events]), np.int32, size)
-        columns = {"start_ns": ts_ns, "dur_ns": dur_ns, "kind": kind, "name": names, "place": place}
-        for key, column in (columns | {"corr": corr, "nbytes": nbytes}).items():
-            self._parts[key].append(column)
+        self._spans.append(start_ns=ts_ns, dur_ns=dur_ns, kind=kind, name=names, place=place, corr=corr)
         self.rows += size
 
     # -- the rest -----------------------------------------------------------------------

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections import defaultdict
 from typing import Any
 
 import numpy as np
@@ -11,13 +10,23 @@ import numpy as np
 from tracer.building import TraceBuilder
 from tracer.readers import _events
 from tracer.readers._events import NOTHING, Raw, decode_args, integer, integers
+from tracer.readers._growing import GrowingColumns
 from tracer.trace import NONE, Collectives, Ids, Ints, OpDetails, Table, WaitDetails, WorkDetails
 
-_TABLES: dict[str, type[Table]] = {
-    "ops": OpDetails,
-    "work": WorkDetails,
-    "waits": WaitDetails,
-    "collectives": Collectives,
+_TABLES: dict[str, tuple[type[Table], dict[str, Any]]] = {
+    "ops": (OpDetails, {"span": np.int32, "sequence": np.int64, "forward_lane": np.int64, "shapes": np.int32}),
+    "work": (
+        WorkDetails,
+        {"span": np.int32, "grid": np.int32, "block": np.int32, "graph_node": np.int64, "peer": np.int32},
+    ),
+    "waits": (
+        WaitDetails,
+        {"span": np.int32, "stream": np.int64, "source_stream": np.int64, "source_corr": np.int64, "device": np.int32},
+    ),
+    "collectives": (
+        Collectives,
+        {"span": np.int32, "name": np.int32, "group": np.int32, "sequence": np.int64, "nbytes": np.int64},
+    ),
 }
 _DTYPE_BYTES = {"double": 8, "float": 4, "int": 4, "long": 8, "half": 2, "bfloat16": 2, "bool": 1, "byte": 1, "char": 1}
 
@@ -41,15 +50,15 @@ class DetailColumns:
         self._builder = builder
         self._names = names
         self._texts = _TextIds(builder)
-        self._parts: defaultdict[str, list[dict[str, Any]]] = defaultdict(list)
+        self._tables = {attribute: GrowingColumns(**types) for attribute, (_, types) in _TABLES.items()}
 
     def give(self, first: int) -> None:
         """Give the tables to the builder; `first` is the row of the file's first span."""
-        for attribute in list(self._parts):
-            parts = self._parts.pop(attribute)
-            columns = {key: np.concatenate([part[key] for part in parts]) for key in parts[0]}
-            columns["span"] += np.int32(first)
-            self._builder.add_table(attribute, _TABLES[attribute](**columns))
+        for attribute, (table, _) in _TABLES.items():
+            columns = self._tables[attribute].take()
+            if len(columns["span"]):
+                columns["span"] += np.int32(first)
+                self._builder.add_table(attribute, table(**columns))
 
     def add_ops(self, spans: Ids, raws: list[Raw]) -> None:
         """What operators say; those that say nothing get no row."""
@@ -61,7 +70,7 @@ class DetailColumns:
         if not said.all():
             spans, sequence, forward, shapes = spans[said], sequence[said], forward[said], shapes[said]
         columns = {"span": spans, "sequence": sequence, "forward_lane": forward, "shapes": shapes}
-        self._parts["ops"].append(columns)
+        self._tables["ops"].append(**columns)
 
     def add_waits(self, spans: Ids, events: list[Any], raws: list[Raw]) -> Ints:
         """What synchronisation records say; their correlation ids."""
@@ -74,7 +83,7 @@ class DetailColumns:
             "source_corr": integers([a.wait_corr for a in args]),
             "device": _small(device),
         }
-        self._parts["waits"].append(columns)
+        self._tables["waits"].append(**columns)
         return integers([a.correlation for a in args])
 
     def add_work(self, spans: Ids, args: list[_events.WorkArgs]) -> None:
@@ -88,7 +97,7 @@ class DetailColumns:
             "graph_node": node,
             "peer": _small(integers([a.to_device for a in args])),
         }
-        self._parts["work"].append(columns)
+        self._tables["work"].append(**columns)
         rows = [at for at, a in enumerate(args) if a.collective is not None]
         if rows:
             self._add_collectives(spans[rows], [args[at] for at in rows])
@@ -101,7 +110,7 @@ class DetailColumns:
             "sequence": integers([a.seq for a in args]),
             "nbytes": np.array([_message_bytes(a) for a in args], np.int64),
         }
-        self._parts["collectives"].append(columns)
+        self._tables["collectives"].append(**columns)
 
     def _texts_of(self, raws: list[Raw]) -> Ids:
         """Ids of short texts of JSON values, many of which are not there."""

@@ -64,7 +64,7 @@ class TrackFinder:
         processes = np.unique(self._pids[place[calls]])
         if len(processes) <= 1:
             only = int(processes[0]) if len(processes) else self._busiest_process(kind, place)
-            return np.full(len(kind), only, np.int64)
+            return np.broadcast_to(np.int64(only), len(kind))
         owner = self._owners_by_call(spans, calls, processes)
         # What no call explains belongs to whoever else uses its stream.
         for at in np.unique(place[np.isin(kind, ON_DEVICE) & (owner == NONE)]).tolist():
@@ -97,9 +97,9 @@ class TrackFinder:
     # -- tracks -------------------------------------------------------------------------
 
     def _place_tracks(self, kind: Any, place: Ids, owner: Ints) -> Ids:
-        owners, which = np.unique(owner, return_inverse=True)
+        owners, which = np.unique(owner, return_inverse=True) if owner.strides[0] else (owner[:1], 0)
         sides = len(owners) + 1  # 0: a thread
-        key = place.astype(np.int64) * sides + np.where(np.isin(kind, ON_DEVICE), which + 1, 0)
+        key = place * sides + np.where(np.isin(kind, ON_DEVICE), which + 1, 0).astype(np.int32)
         track = np.zeros(len(self._places) * sides, np.int32)
         for used in np.flatnonzero(np.bincount(key[kind != Kind.WAIT])).tolist():
             at, side = divmod(used, sides)
