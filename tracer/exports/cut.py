@@ -102,18 +102,16 @@ def cut_to(scene: Scene, window: tuple[int, int]) -> Scene:
     part = replace(trace, window_ns=window, **tables)
     pairs = launches.take(keep[launches.call] & keep[launches.work])
     pairs = _renumbered(pairs, moved, "call", "work")
-    held, idle = scene.held, scene.idle
     return Scene(
         part,
         scene.detail,
         pairs,
         _inside(scene.steps, low, high),
-        stalls=None if scene.stalls is None else _inside(scene.stalls, low, high),
-        held=None if held is None else _renumbered(_inside(held, low, high), moved, "last_work"),
-        idle=None if idle is None else _renumbered(_inside(idle, low, high), moved, "next_work"),
-        causes=scene.causes,
+        stalled=_renumbered(_inside(scene.stalled, low, high), moved, "last_work"),
+        idled=_renumbered(_inside(scene.idled, low, high), moved, "next_work"),
         findings=scene.findings,
         audit=scene.audit,
+        strings=scene.strings,
     )
 
 

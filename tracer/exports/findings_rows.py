@@ -51,8 +51,8 @@ def _step_rows(scene: Scene, rank: int, key: str) -> Iterator[Row]:
     for device in devices:
         suffix = f"_gpu{device}" if len(devices) > 1 else ""
         args.append(Arg(f"busy_ms{suffix}", _ms(covered(busy(trace, rank, device), start, end))))
-    if scene.stalls is not None:
-        stalls = scene.stalls
+    stalls = scene.stalled
+    if len(stalls):
         on_rank = ranks[stalls.track] == rank
         held = union(stalls.start_ns[on_rank], (stalls.start_ns + stalls.dur_ns)[on_rank])
         args.append(Arg("stalled_ms", _ms(covered(held, start, end))))
@@ -67,8 +67,8 @@ def _ms(ns: Ints) -> np.ndarray:
 
 
 def _stall_rows(scene: Scene, rank: int, key: str) -> Iterator[Row]:
-    held = scene.held
-    if held is None or not len(held):
+    held = scene.stalled
+    if not len(held):
         return
     ranks = np.array([track.rank for track in scene.trace.tracks])
     mine = np.flatnonzero(ranks[held.track] == rank)
@@ -78,6 +78,7 @@ def _stall_rows(scene: Scene, rank: int, key: str) -> Iterator[Row]:
         for at, leaving, arriving in scene.arrows.split(STALL, same):
             some = same[at]
             names, args = _described(scene, held.finding[some])
+            names = np.where(held.finding[some] != NONE, names, held.kind[some])
             spans = scene.trace.spans
             work = held.last_work[some]
             waited = np.where(work != NONE, scene.kernel_names[spans.name[work]], scene.strings.id("-"))

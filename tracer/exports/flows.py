@@ -15,10 +15,8 @@ def draw_arrows(scene: Scene) -> None:
     if scene.detail != "low":
         _backward(scene)
         _event_waits(scene)
-    if scene.held is not None:
-        _stalls(scene)
-    if scene.idle is not None:
-        _idle(scene)
+    _stalls(scene)
+    _idle(scene)
 
 
 def _launches(scene: Scene) -> None:
@@ -39,7 +37,7 @@ def _launches(scene: Scene) -> None:
 
 def _stalls(scene: Scene) -> None:
     """Stall to the last work that it waited for."""
-    held, spans = scene.held, scene.trace.spans
+    held, spans = scene.stalled, scene.trace.spans
     rows = np.flatnonzero(held.last_work != NONE).astype(np.int32)
     work = held.last_work[rows]
     scene.arrows.add("stall", STALL, rows, held.start_ns[rows], GPU_SPAN, work, spans.start_ns[work])
@@ -47,8 +45,10 @@ def _stalls(scene: Scene) -> None:
 
 def _idle(scene: Scene) -> None:
     """Idle time to the launch that ended it."""
-    idle, spans = scene.idle, scene.trace.spans
-    calls = np.where(idle.next_work != NONE, scene.calls[idle.next_work], NONE) if len(idle) else np.empty(0, np.int32)
+    idle, spans = scene.idled, scene.trace.spans
+    calls = np.full(len(idle), NONE, np.int32)
+    known = idle.next_work != NONE
+    calls[known] = scene.calls[idle.next_work[known]]
     rows = np.flatnonzero(calls != NONE).astype(np.int32)
     calls = calls[rows]
     scene.arrows.add("idle", IDLE, rows, idle.start_ns[rows], HOST_SPAN, calls, spans.start_ns[calls])

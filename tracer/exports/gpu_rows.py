@@ -17,7 +17,7 @@ from tracer.exports.rows import Arg, Counter, Row, Slices
 from tracer.exports.scene import Scene, shown_durations
 from tracer.exports.spans import lane_rows
 from tracer.trace import NONE, Floats, Ids, Ints, Kind
-from tracer.units import NS_PER_MS, show_bytes, show_ns
+from tracer.units import NS_PER_MS, NS_PER_US, show_bytes, show_ns
 
 SHOWN_GAPS = 12  # gaps drawn above each other; those further back in the queue have a row of their own
 _BINS = 2_000
@@ -68,8 +68,10 @@ def _load_rows(scene: Scene, rank: int, device: int, key: str) -> Iterator[Row]:
     text = "Work that the host has launched and the GPU has not finished. 0: the GPU waits for the host."
     yield Row(f"{key} depth", "Queue depth", key, 2, text, counter=depth)
     times, ahead = lead(trace, launches, rank, device)
-    text = "By how much GPU time the host is ahead: the work that is queued, in milliseconds. A stall brings it to 0."
-    yield Row(f"{key} lead", "Host's lead", key, 3, text, counter=_steps(times, _levels(np.maximum(ahead, 0)), "ms"))
+    text = "By how much GPU time the host is ahead: the work that is queued, in time. A stall brings it to 0."
+    ahead = np.maximum(ahead, 0)
+    unit, scale = ("ms", NS_PER_MS) if int(ahead.max(initial=0)) >= NS_PER_MS else ("us", NS_PER_US)
+    yield Row(f"{key} lead", "Host's lead", key, 3, text, counter=_steps(times, _levels(ahead / scale), unit))
 
 
 def _round_width(wanted: float) -> int:
@@ -83,10 +85,10 @@ def _last_of_each(times: Ints, values: Ints) -> tuple[Ints, Ints]:
     return times[last], values[last]
 
 
-def _levels(ns: Ints) -> Floats:
-    """Milliseconds in 500 levels at most, and in few binary digits, which is what a row can show."""
-    level = max(1 / 1024, 2.0 ** np.ceil(np.log2(max(int(ns.max(initial=0)), 1) / NS_PER_MS / 500)))
-    found: Floats = np.ceil(ns / NS_PER_MS / level) * level
+def _levels(values: Floats) -> Floats:
+    """Values in 500 levels at most, and in few binary digits, which is what a row can show."""
+    level = max(1 / 1024, 2.0 ** np.ceil(np.log2(max(float(values.max(initial=0)), 1.0) / 500)))
+    found: Floats = np.ceil(values / level) * level
     return found
 
 
@@ -262,20 +264,20 @@ def _copy_names(scene: Scene, rows: Ids, sizes: Ints) -> Ids:
 
 
 def _idle_rows(scene: Scene, rank: int, device: int, key: str) -> Iterator[Row]:
-    idle = scene.idle
-    if idle is None:
-        return
+    idle = scene.idled
     rows = np.flatnonzero((idle.rank == rank) & (idle.device == device))
     parts = []
-    for cause in np.unique(idle.cause[rows]):
+    texts = scene.strings.texts
+    words = {cause: texts[cause] for cause in np.unique(idle.cause[rows]).tolist()}
+    for cause, word in words.items():
         same = rows[idle.cause[rows] == cause]
-        word = scene.causes[cause]
         for at, leaving, arriving in scene.arrows.split(IDLE, same):
             some = same[at]
             findings = [scene.finding(int(i)) for i in idle.finding[some]]
             places = [f"{f.place.file.rpartition('/')[2]}:{f.place.line}" if f and f.place else "" for f in findings]
-            names = scene.text_ids([f"{word} {place}".strip() for place in places])
-            args: list[Arg] = [Arg("cause", scene.text_ids([word] * len(some)), text=True)]
+            kinds = [texts[kind] for kind in idle.kind[some].tolist()]
+            names = scene.text_ids([f"{kind} {place}".strip() for kind, place in zip(kinds, places)])
+            args: list[Arg] = [Arg("cause", idle.kind[some], text=True)]
             args.append(Arg("finding", scene.text_ids([f.id if f else "-" for f in findings]), text=True))
             args.append(Arg("fix", scene.text_ids([f.fix if f else "-" for f in findings]), text=True))
             start, dur = idle.start_ns[some], idle.dur_ns[some]

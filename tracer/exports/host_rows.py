@@ -95,11 +95,9 @@ def is_overhead(scene: Scene, index: int) -> bool:
 
 
 def _waiting(scene: Scene, track: int) -> Union | None:
-    if scene.stalls is None:
-        return None
-    rows = np.flatnonzero(scene.stalls.track == track)
-    start = scene.stalls.start_ns[rows]
-    return union(start, start + scene.stalls.dur_ns[rows]) if len(rows) else None
+    mine = scene.stalled.take(scene.stalled.track == track)
+    waiting = union(mine.start_ns, mine.start_ns + mine.dur_ns)
+    return waiting if len(waiting[0]) else None
 
 
 def _host_slices(scene: Scene, rows: Ids, waiting: Union | None) -> Iterator[Slices]:

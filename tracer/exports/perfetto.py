@@ -115,6 +115,7 @@ def _bounds(scene: Scene) -> tuple[int, int]:
     for start, end in (
         (spans.start_ns, spans.end_ns),
         (lines.start_ns, lines.start_ns + lines.dur_ns),
+        (scene.idled.start_ns, scene.idled.start_ns + scene.idled.dur_ns),
         (trace.samples.time_ns, trace.samples.time_ns),
         (trace.counters.time_ns, trace.counters.time_ns),
         (trace.reads.time_ns, trace.reads.time_ns),
@@ -126,9 +127,6 @@ def _bounds(scene: Scene) -> tuple[int, int]:
         steps = scene.steps.take(scene.steps.traced)
         starts.append(int(steps.start_ns.min()))
         ends.append(int((steps.start_ns + steps.dur_ns).max()))
-    if scene.idle is not None and len(scene.idle):
-        starts.append(int(scene.idle.start_ns.min()))
-        ends.append(int((scene.idle.start_ns + scene.idle.dur_ns).max()))
     # Room at the end: the last bin of a counter reaches past the last slice.
     return min(starts, default=0), max(ends, default=0) * 2 - min(starts, default=0) + 1_000_000
 

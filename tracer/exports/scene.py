@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from tracer.analysis.idle import CAUSES
 from tracer.analysis.launches import Launches, find_launches
 from tracer.analysis.steps import find_steps
 from tracer.exports.arrows import Arrows
@@ -15,7 +16,7 @@ from tracer.exports.naming import short_name
 from tracer.exports.rows import Strings
 from tracer.exports.spans import Graphs, find_graphs
 from tracer.results import Audit, Finding
-from tracer.trace import NONE, Bools, Ids, Ints, Kind, Steps, Trace
+from tracer.trace import NONE, Bools, Ids, Ints, Kind, Steps, Table, Trace
 from tracer.units import NS_PER_US
 
 DETAILS = ("low", "normal", "full")
@@ -29,6 +30,34 @@ class Examined(Protocol):
     findings: tuple[Finding, ...]
     held: Any
     idle: Any
+    kinds: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Stalled(Table):
+    """One row for each time that the host was held."""
+
+    start_ns: Ints
+    dur_ns: Ints
+    track: Ids
+    finding: Ids  # -> Scene.findings; NONE
+    harmless: Bools
+    last_work: Ids  # -> spans; NONE
+    kind: Ids  # -> strings: the class word
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Idled(Table):
+    """One row for each stretch of a device's idle time with one cause."""
+
+    start_ns: Ints
+    dur_ns: Ints
+    rank: Ids
+    device: Ids
+    cause: Ids  # -> strings
+    kind: Ids  # -> strings: the class word of the stall behind it, else the cause
+    finding: Ids  # -> Scene.findings; NONE
+    next_work: Ids  # -> spans; NONE
 
 
 @dataclass(slots=True)
@@ -75,10 +104,8 @@ class Scene:
     detail: str
     launches: Launches
     steps: Steps
-    stalls: Any = None  # analysis.stalls.Stalls
-    held: Any = None  # auditor.Held
-    idle: Any = None  # analysis.idle.Idle
-    causes: Sequence[str] = ()
+    stalled: Stalled = field(default_factory=Stalled.empty)
+    idled: Idled = field(default_factory=Idled.empty)
     findings: tuple[Finding, ...] = ()
     audit: Audit | None = None
     strings: Strings = field(default_factory=Strings)
@@ -138,20 +165,42 @@ def set_scene(trace: Trace, audit: Audit | None, examined: Examined | None, deta
     """Gather what the auditor found, or find the bare facts where nobody looked yet."""
     if examined is None:
         return Scene(trace, detail, find_launches(trace), find_steps(trace), audit=audit)
-    from tracer.analysis.idle import CAUSES
-
     evidence = examined.evidence
+    # The audit prices the findings anew and sorts them; rows count in the examination's order.
+    priced = {finding.id: finding for finding in audit.findings} if audit is not None else {}
+    findings = tuple(priced.get(finding.id, finding) for finding in examined.findings)
+    strings, kinds = Strings(), np.array(examined.kinds or ("",), object)
+    causes, stall = np.array(CAUSES, object)[examined.idle.cause], examined.idle.stall
+    words = np.where(stall != NONE, kinds[stall], causes)
+    harmless = np.array([finding.harmless for finding in findings] or [False])
+    held, idle = examined.held, examined.idle
     return Scene(
         trace,
         detail,
         evidence.launches,
         evidence.steps,
-        stalls=evidence.stalls,
-        held=examined.held,
-        idle=examined.idle,
-        causes=CAUSES,
-        findings=audit.findings if audit is not None else examined.findings,
+        stalled=Stalled.of(
+            start_ns=held.start_ns,
+            dur_ns=held.dur_ns,
+            track=held.track,
+            finding=held.finding,
+            harmless=(held.finding != NONE) & harmless[held.finding],
+            last_work=held.last_work,
+            kind=strings.ids(examined.kinds),
+        ),
+        idled=Idled.of(
+            start_ns=idle.start_ns,
+            dur_ns=idle.dur_ns,
+            rank=idle.rank,
+            device=idle.device,
+            cause=strings.ids(causes),
+            kind=strings.ids(words),
+            finding=idle.finding,
+            next_work=idle.next_work,
+        ),
+        findings=findings,
         audit=audit,
+        strings=strings,
     )
 
 
