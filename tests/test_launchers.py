@@ -1,0 +1,190 @@
+"""The recorder gets into the right processes, and into no other."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.running import ENVIRONMENT, LOOP, SHORT, run_tracer
+
+INJECT = Path(__file__).resolve().parents[1] / "tracer" / "recording" / "inject"
+
+LOADER = """
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+def main():
+    data = TensorDataset(torch.arange(48.0).reshape(48, 1))
+    model = torch.nn.Linear(1, 1)
+    optimizer = torch.optim.SGD(model.parameters(), 1e-4)
+    seen = 0.0
+    for (batch,) in DataLoader(data, batch_size=4, num_workers=2, multiprocessing_context="{}"):
+        optimizer.zero_grad()
+        model(batch).sum().backward()
+        optimizer.step()
+        seen += float(batch.sum())
+    print(seen)
+if __name__ == "__main__":
+    main()
+"""
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+def test_the_workers_of_a_loader_are_left_alone(tmp_path: Path, method: str):
+    ran = run_tracer(tmp_path, LOADER.format(method))
+
+    assert ran.stdout == f"{sum(range(48)):.1f}\n"
+    assert ran.status == 0
+    assert len(ran.ranks) == 1
+    assert ran.manifest["complete"]
+    assert ran.names.count("aten::linear") == 4
+
+
+RANKS = """
+import os, sys, torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+dist.init_process_group("gloo")
+model = DistributedDataParallel(torch.nn.Linear(8, 8))
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+done = 0
+try:
+    for _ in range(30):
+        optimizer.zero_grad()
+        model(torch.randn(4, 8)).sum().backward()
+        optimizer.step()
+        done += 1
+finally:
+    sys.stdout.write(f"rank {dist.get_rank()} did {done}\\n")
+dist.destroy_process_group()
+"""
+TORCHRUN = ["torchrun", "--standalone", "--nproc-per-node", "2"]
+
+
+def torchrun(tmp_path: Path) -> list[str]:
+    return [*TORCHRUN, str(tmp_path / "program.py")]
+
+
+def test_all_ranks_of_torchrun_land_in_one_folder(tmp_path: Path):
+    ran = run_tracer(tmp_path, RANKS, settings=(*SHORT, "record.ranks=all"), command=torchrun(tmp_path))
+
+    assert ran.status == 0
+    assert [manifest["rank"] for manifest in ran.manifests] == [0, 1]
+    assert len({path.parent for path in ran.ranks}) == 1
+    assert all(manifest["complete"] and manifest["world_size"] == 2 for manifest in ran.manifests)
+    assert {manifest["window"]["first_step"] for manifest in ran.manifests} == {4}
+
+
+def test_stop_after_ends_all_ranks_at_the_same_step(tmp_path: Path):
+    ran = run_tracer(tmp_path, RANKS, settings=(*SHORT, "window.stop_after=true"), command=torchrun(tmp_path))
+
+    assert ran.status == 0
+    assert len(ran.ranks) == 1  # rank 0 alone by default
+    assert ran.manifest["complete"]
+    # The step that ends the window does not come back to the program.
+    assert sorted(line for line in ran.stdout.splitlines() if line) == ["rank 0 did 7", "rank 1 did 7"]
+
+
+def test_a_shell_script_is_followed_to_its_python(tmp_path: Path):
+    script = tmp_path / "start.sh"
+    script.write_text(f"#!/bin/sh\necho from the shell\nexec {sys.executable} {tmp_path / 'program.py'}\n")
+    script.chmod(0o755)
+
+    ran = run_tracer(tmp_path, LOOP + "train(12)", command=[str(script)])
+
+    assert ran.stdout == "from the shell\n"
+    assert ran.manifest["complete"]
+    assert ran.folder.glob("program*") is not None
+
+
+@pytest.mark.parametrize("flag", ["-I", "-E"])
+def test_an_interpreter_that_cannot_be_reached_is_reported(tmp_path: Path, flag: str):
+    ran = run_tracer(tmp_path, "print('hello')", command=["python", flag, str(tmp_path / "program.py")])
+
+    assert ran.stdout == "hello\n"
+    assert ran.status == 0
+    assert ran.ranks == []
+    assert "-I, -E" in ran.stderr
+
+
+def test_a_module_runs_as_by_python_m(tmp_path: Path):
+    package = tmp_path / "pkg"
+    package.mkdir()
+    (package / "__init__.py").write_text("")
+    (package / "train.py").write_text(LOOP + "train(12)\nprint(__name__, __spec__.name, sys.argv[1:])\n")
+
+    ran = run_tracer(tmp_path, "", "--epochs", "1", command=["python", "-m", "pkg.train"])
+
+    assert ran.stdout == "__main__ pkg.train ['--epochs', '1']\n"
+    assert ran.manifest["complete"]
+    assert next(ran.folder.iterdir()).name.startswith("train-")
+
+
+def injected(tmp_path: Path, code: str, *paths: Path) -> subprocess.CompletedProcess[str]:
+    environment = {
+        **ENVIRONMENT,
+        "PYTHONPATH": os.pathsep.join(str(path) for path in (INJECT, *paths)),
+        "TRACER_RUN": str(tmp_path),
+    }
+    return subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True, cwd=tmp_path
+    )
+
+
+def test_a_sitecustomize_that_was_there_runs_as_before(tmp_path: Path):
+    theirs = tmp_path / "theirs"
+    theirs.mkdir()
+    (theirs / "sitecustomize.py").write_text("import sys\nsys.marked = __file__\nVALUE = 3\n")
+
+    done = injected(
+        tmp_path, "import sys, sitecustomize as s; print(sys.marked, s.VALUE, s.__file__, s.__spec__.origin)", theirs
+    )
+
+    assert done.stdout.split() == [str(theirs / "sitecustomize.py"), "3", *[str(theirs / "sitecustomize.py")] * 2]
+    assert done.stderr == ""
+
+
+def test_a_process_without_torch_sees_nothing_of_us(tmp_path: Path):
+    done = injected(
+        tmp_path,
+        "import sys\nprint([path for path in sys.path if 'inject' in path], 'sitecustomize' in sys.modules)\n"
+        "print(sorted(name for name in sys.modules if name.startswith(('tracer', 'msgspec', 'yaml'))))\n",
+    )
+
+    assert done.stdout == "[] False\n[]\n"
+    assert done.stderr == ""
+
+
+def test_a_process_without_torch_pays_less_than_five_milliseconds(tmp_path: Path):
+    def cost(environment: dict[str, str]) -> float:
+        best = float("inf")
+        for _ in range(9):
+            before = os.times()
+            subprocess.run([sys.executable, "-c", "pass"], env=environment, check=True)
+            after = os.times()
+            best = min(
+                best, after.children_user + after.children_system - before.children_user - before.children_system
+            )
+        return best
+
+    started = time.perf_counter()
+    plain = cost(ENVIRONMENT)
+    ours = cost({**ENVIRONMENT, "PYTHONPATH": str(INJECT), "TRACER_RUN": str(tmp_path)})
+
+    assert time.perf_counter() - started < 60
+    assert ours - plain <= 0.010  # os.times counts in hundredths of a second
+
+
+def test_an_import_error_of_torch_shows_no_frame_of_ours(tmp_path: Path):
+    (tmp_path / "torch.py").write_text("raise ImportError('libnothing.so is missing')\n")
+
+    ran = run_tracer(tmp_path, "import torch")
+
+    assert ran.status == 1
+    assert "libnothing.so" in ran.stderr
+    assert "sitecustomize" not in ran.stderr
+    assert "recording" not in ran.stderr.split("libnothing.so is missing")[0]
