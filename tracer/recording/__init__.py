@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
@@ -34,8 +35,10 @@ class record:
                 recording.step()
 
     Steps are also seen by themselves, as in `tracer run`. Without `steps` and `seconds`
-    the whole block is recorded. Further keywords are the keys of `record` in a config,
-    for example `stacks="full"` or `ranks="all"`.
+    the whole block is recorded. A schedule of torch.profiler says it all at once:
+    `schedule=torch.profiler.schedule(wait=1, warmup=1, active=3)`; then, as there, the
+    first step begins with the block and `recording.step()` ends each one. Further keywords
+    are the keys of `record` in a config, for example `stacks="full"` or `ranks="all"`.
     """
 
     def __init__(
@@ -46,6 +49,7 @@ class record:
         seconds: float | None = None,
         skip: int = 0,
         warmup: int = 1,
+        schedule: Callable[[int], Any] | None = None,
         folder: str | os.PathLike[str] = "traces",
         formats: tuple[str, ...] = ("terminal", "json", "perfetto"),
         **what: Any,
@@ -56,9 +60,12 @@ class record:
         self._name = name
         self._output = Path(folder)
         self._formats = formats
-        settings = config.parse_arguments(
-            {"window": {"steps": steps, "seconds": seconds, "skip": skip, "warmup": warmup}, "record": what}
-        )
+        window = {"steps": steps, "seconds": seconds, "skip": skip, "warmup": warmup}
+        if schedule is not None:
+            from tracer.recording.schedules import window_of
+
+            window |= window_of(schedule)
+        settings = config.parse_arguments({"window": window, "record": what})
         self._window, self._record = settings.window, settings.record
         self._child: Child | None = None
 
