@@ -71,7 +71,7 @@ def prove(
     say: Callable[[str], None] = lambda text: None,
 ) -> Proof:
     """Measure what the reads of values cost."""
-    runner = _Runner(settings, folder, key, say)
+    runner = Runner(settings, folder, key, say)
     first = runner.run("plain", "first")
     plan = runner.plan_after(first)
     base = Proof(1, runner.name, "values replayed", status=first.status, folder=str(runner.folder))
@@ -82,21 +82,8 @@ def prove(
     if plan is None:
         return replace(base, abstained=_too_few(first))
     base = replace(base, seeded_by_us=not first.seeded, notes=_notes(first, plan, runner.asked))
-    say("recording the values that reads return, twice")
-    recorded = runner.run("record", "record", plan)
-    again = runner.run("record", "record-again", plan, check=True)
-    failed = next((one for one in (recorded, again) if one.status or not one.steps), None)
-    if failed is not None:
-        return replace(base, abstained=f"the program failed while values were recorded: {failed.why}")
-    if not recorded.calls:
-        return replace(base, abstained="no read of a GPU value was seen in the measured steps: nothing to give back")
-    why = differences(Store.load(runner.values("record")), Store.load(runner.values("record-again")))
-    if why:
-        return replace(base, abstained=why)
-    say("looking whether a replayed run does the same work")
-    checked = runner.run("replay", "check", plan, check=True)
-    base = replace(base, hazards=_hazards(checked))
-    why = _not_the_same(again, checked)
+    why, hazards = examine_values(runner, plan)
+    base = replace(base, hazards=hazards)
     if why:
         return replace(base, abstained=why)
     pairs = runner.pairs(
@@ -114,6 +101,24 @@ def prove(
     return replace(found, steps=plan.steps)
 
 
+def examine_values(runner: Runner, plan: Plan) -> tuple[str, tuple[str, ...]]:
+    """Record values, twice, and replay them once with all checks on: why that proves nothing, and hazards."""
+    runner.say("recording the values that reads return, twice")
+    recorded = runner.run("record", "record", plan)
+    again = runner.run("record", "record-again", plan, check=True)
+    failed = next((one for one in (recorded, again) if one.status or not one.steps), None)
+    if failed is not None:
+        return f"the program failed while values were recorded: {failed.why}", ()
+    if not recorded.calls:
+        return "no read of a GPU value was seen in the measured steps: nothing to give back", ()
+    why = differences(Store.load(runner.values("record")), Store.load(runner.values("record-again")))
+    if why:
+        return why, ()
+    runner.say("looking whether a replayed run does the same work")
+    checked = runner.run("replay", "check", plan, check=True)
+    return _not_the_same(again, checked), _hazards(checked)
+
+
 def prove_fix(
     settings: config.Config,
     patched: Path,
@@ -127,14 +132,14 @@ def prove_fix(
         raise UsageError(f"there is no script {patched}", fix="prove CONFIG --fix PATCHED_SCRIPT")
     if settings.run.script is None:
         raise UsageError("--fix compares two scripts", why="the config runs no script", fix="run:\n  script: train.py")
-    runner = _Runner(settings, folder, "CUDA", say)
+    runner = Runner(settings, folder, "CUDA", say)
     other = config.Config(
         run=msgspec.structs.replace(settings.run, script=str(patched.resolve())),
         window=settings.window,
         output=settings.output,
         base=settings.base,
     )
-    second = _Runner(other, runner.folder, "CUDA", say)
+    second = Runner(other, runner.folder, "CUDA", say)
     first = runner.run("plain", "first")
     plan = runner.plan_after(first)
     base = Proof(1, runner.name, str(patched), status=first.status, folder=str(runner.folder))
@@ -152,16 +157,24 @@ def prove_fix(
 
 
 @dataclass(frozen=True, slots=True)
-class _Plan:
+class Plan:
+    """Which steps of each run are measured."""
+
     skip: int
     steps: int
-    whole: bool
+    whole: bool  # the program has none: all of it is one
 
 
-class _Runner:
+class Runner:
     """Starts the program's processes."""
 
-    def __init__(self, settings: config.Config, folder: Path | None, key: str, say: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        settings: config.Config,
+        folder: Path | None = None,
+        key: str = "CUDA",
+        say: Callable[[str], None] = lambda text: None,
+    ) -> None:
         self._settings = settings
         self._key = key
         self.say = say
@@ -175,24 +188,24 @@ class _Runner:
         self.folder = folder or Path(tempfile.mkdtemp(prefix=f"prove-{self.name}-"))
         self.folder.mkdir(parents=True, exist_ok=True)
         window = settings.window
-        self.asked = _Plan(window.skip, window.steps or 20, whole=False)
+        self.asked = Plan(window.skip, window.steps or 20, whole=False)
 
     def values(self, name: str) -> Path:
         """Where a recording run leaves its values."""
         return self.folder / f"{name}.values"
 
-    def plan_after(self, first: Result) -> _Plan | None:
+    def plan_after(self, first: Result) -> Plan | None:
         """What to measure, now that it is known how often the program steps; None if too seldom."""
         asked = self.asked
         if first.steps == asked.steps:
             return asked
         if first.steps_seen == 0:
-            return _Plan(0, 1, whole=True)
+            return Plan(0, 1, whole=True)
         skip = min(asked.skip, first.steps_seen // 3)
         steps = first.steps_seen - skip - 1
-        return _Plan(skip, steps, whole=False) if steps >= 2 else None
+        return Plan(skip, steps, whole=False) if steps >= 2 else None
 
-    def run(self, mode: str, name: str, plan: _Plan | None = None, *, check: bool = False) -> Result:
+    def run(self, mode: str, name: str, plan: Plan | None = None, *, check: bool = False) -> Result:
         """One process to its end, and what it found."""
         plan = plan or self.asked
         task = Task(
@@ -309,7 +322,7 @@ def _too_few(first: Result) -> str:
     return f"the program steps only {first.steps_seen} times: too few to measure; set window.skip and window.steps"
 
 
-def _notes(first: Result, plan: _Plan, asked: _Plan) -> tuple[str, ...]:
+def _notes(first: Result, plan: Plan, asked: Plan) -> tuple[str, ...]:
     notes = []
     if plan.whole:
         notes.append("the program has no steps that we know: all of it was taken as one, its set-up included")
