@@ -28,20 +28,8 @@ from tracer.readers import load
 from tracer.recording.prove import Runner, examine_values
 
 HERE = Path(__file__).resolve().parents[1] / "workloads"
-OWN = [
-    "mask",
-    "grad_scaler",
-    "pageable_both",
-    "list_index",
-    "empty_cache",
-    "decode",
-    "queue_full",
-    "launch_bound",
-    "device_bound",
-    "explicit_sync",
-    "two_streams",
-    "backward_hook",
-]
+OWN = ("mask", "grad_scaler", "pageable_both", "list_index", "empty_cache", "decode")
+OWN += ("queue_full", "launch_bound", "device_bound", "explicit_sync", "two_streams", "backward_hook")
 PAIRS = ("p01_item_log", "p02_pageable_h2d", "p06_clip_check", "p09_new_tensor")
 CASES = ("IS22", "IS23")
 WINDOW = Window(skip=12, warmup=3, steps=20, step_from="tracer")
@@ -160,8 +148,8 @@ def table(rows: list[dict[str, object]]) -> str:
     for name, values in offs.items():
         if values:
             lines.append(
-                f"\n{name}: median {100 * statistics.median(values):.1f} %, mean {100 * statistics.fmean(values):.1f} %, "
-                f"worst {100 * max(values):.1f} % of {len(values)} workloads"
+                f"\n{name}: median {100 * statistics.median(values):.1f} %, "
+                f"mean {100 * statistics.fmean(values):.1f} %, worst {100 * max(values):.1f} % of {len(values)} workloads"
             )
     for row in rows:
         notes = [str(row[key]) for key in ("failed", "abstained", "why") if row.get(key)]

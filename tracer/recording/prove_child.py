@@ -23,21 +23,9 @@ from tracer.recording.values import RANGE, Override, Store
 VARIABLE = "TRACER_PROVE"
 _PROFILED_STEPS = 3
 # Without a GPU operators stand for kernels: those that we replace, and views, do no work of the program's.
-_NO_WORK = [
-    "aten::_local_scalar_dense",
-    "aten::nonzero",
-    "aten::nonzero_static",
-    "aten::view",
-    "aten::_reshape_alias",
-    "aten::as_strided",
-    "aten::reshape",
-    "aten::select",
-    "aten::unbind",
-    "aten::slice",
-    "aten::expand",
-    "aten::t",
-    "aten::transpose",
-]
+_REPLACED = ("aten::_local_scalar_dense", "aten::nonzero", "aten::nonzero_static")
+_VIEWS = ("view", "_reshape_alias", "as_strided", "reshape", "select", "unbind", "slice", "expand", "t", "transpose")
+_NO_WORK = {*_REPLACED, *(f"aten::{name}" for name in _VIEWS)}
 
 
 class Task(msgspec.Struct, frozen=True):
