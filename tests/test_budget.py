@@ -3,10 +3,12 @@ from dataclasses import replace
 import pytest
 
 from tests.audits import MS, TRAIN, finding, make_audit, place
+from tests.renew_golden import TRACE
 from tracer.analysis.accept import accept, find_comments
 from tracer.analysis.baseline import compare_with_baseline, dump_baseline, parse_baseline
 from tracer.analysis.budget import apply_budget, parse_budget
 from tracer.analysis.finish import finish
+from tracer.commands import main
 from tracer.errors import TraceError, UsageError
 
 
@@ -197,3 +199,40 @@ def test_finish_applies_a_budget():
     audit = finish(make_audit(), {"wall": "20ms"})
 
     assert [(line.name, line.ok) for line in audit.budget] == [("wall a step", True)]
+
+
+def gate(*arguments):
+    return main(["audit", str(TRACE), "--source-root", str(TRACE.parent), "--quiet", *map(str, arguments)])
+
+
+def test_the_command_ends_with_1_and_names_the_line_that_broke_the_limit(tmp_path, capsys):
+    (tmp_path / "b.yaml").write_text("budget:\n  SYNC001: 0\n  gpu_busy: {min: 1%}\n")
+
+    assert gate("--budget", tmp_path / "b.yaml") == 1
+    said = capsys.readouterr().out
+    assert "BROKEN SYNC001 count at IS23.py:22 in <module>: 20, limit 0" in said
+    assert "gpu_busy" not in said
+
+
+def test_the_command_ends_with_0_if_every_limit_is_kept(tmp_path, capsys):
+    (tmp_path / "b.yaml").write_text("SYNC001: {count: 20, per: total}\n")
+
+    assert gate("--budget", tmp_path / "b.yaml") == 0
+    assert "BROKEN" not in capsys.readouterr().out
+
+
+def test_the_command_fails_only_on_what_its_baseline_does_not_know(tmp_path, capsys):
+    known, nothing = tmp_path / "known.json", tmp_path / "nothing.json"
+    nothing.write_text('{"schema": 1, "findings": []}')
+
+    assert gate("--write-baseline", known) == 0
+    assert gate("--baseline", known) == 0
+    assert gate("--baseline", nothing) == 1
+    assert "at IS23.py:22 in <module>: 1, limit 0" in capsys.readouterr().out.replace("\n", " ")
+
+
+def test_a_wrong_budget_file_ends_with_2(tmp_path, capsys):
+    (tmp_path / "b.yaml").write_text("gpu_idel: 5%\n")
+
+    assert gate("--budget", tmp_path / "b.yaml") == 2
+    assert "did you mean gpu_idle" in capsys.readouterr().err

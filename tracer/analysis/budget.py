@@ -21,6 +21,7 @@ from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from typing import Any
 
+from tracer.analysis.summary import WAITS
 from tracer.errors import TraceError, UsageError
 from tracer.results import Audit, BudgetLine, Finding, Place
 from tracer.units import parse_ns
@@ -29,7 +30,6 @@ FIGURES = ("wall", "gpu_busy", "gpu_idle", "host_held", "syncs", "implicit_syncs
 _PARTS = ("count", "held", "idle")
 _OPTIONS = ("max", "min", "per", "tolerance")
 _EXAMPLES = {"ns": "a time (2ms)", "%": "a share (20%)", "": "a number (2)"}
-_WAITS = ("sync.", "copy.")
 _EXPLICIT = ("sync.explicit", "sync.event")
 
 
@@ -198,9 +198,9 @@ def _by_path(audit: Audit, path: str) -> tuple[float, str]:
 def _chooser(name: str) -> Callable[[Finding], bool]:
     """Whether a finding belongs to what a limit names."""
     if name == "syncs":
-        return lambda found: found.kind.startswith(_WAITS)
+        return lambda found: found.kind.startswith(WAITS)
     if name == "implicit_syncs":
-        return lambda found: found.kind.startswith(_WAITS) and found.kind not in _EXPLICIT
+        return lambda found: found.kind.startswith(WAITS) and found.kind not in _EXPLICIT
     if re.fullmatch(r"[A-Z]+\d{3}", name):
         return lambda found: found.rule == name
     at = re.fullmatch(r"(.*\.py)(?::(\d+))?", name)

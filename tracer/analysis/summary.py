@@ -25,6 +25,7 @@ WORDS = {
     "gpu.gap": "the device's own gaps between kernels",
     "unknown": "not explained",
 }
+WAITS = ("sync.", "copy.")  # classes in which the host waits for the GPU
 _EDGES = ("head", "tail")  # before the first work and after the last: nobody's fault
 
 
@@ -43,7 +44,7 @@ def summarise(audit: Audit) -> Summary:
     """Means over the recorded steps; over the devices' windows if there are no steps."""
     steps = audit.steps
     numbers = max(1, len({(step.rank, step.number) for step in steps}))
-    calls = sum(f.count for f in audit.findings if f.kind.startswith(("sync.", "copy.")))
+    calls = sum(f.count for f in audit.findings if f.kind.startswith(WAITS))
     busy = idle = None
     if steps:
         wall = fmean(step.wall_ns for step in steps)
@@ -74,18 +75,14 @@ def _headline(audit: Audit, summary: Summary, numbers: int) -> str:
     if summary.idle_ns is None or summary.idle_share is None:
         return "No GPU in this trace, so there is no async gap to see."
     parts = [f"GPU idle {100 * summary.idle_share:.0f} % of the {summary.of}"]
-    costly = [f for f in audit.findings if f.idle_ns and not f.harmless and f.rule.startswith("SYNC")]
+    costly = [f for f in audit.findings if f.idle_ns and not f.harmless and f.kind.startswith(WAITS)]
     lost = sum(f.idle_ns for f in costly) / numbers
     if summary.idle_share < _SMALL:
         parts[0] = f"GPU busy {100 * (summary.busy_share or 0.0):.0f} % of the {summary.of}"
         parts.append("waits of the host cost nothing that shows" if audit.findings else "nothing holds the host")
     elif lost >= _SMALL * summary.idle_ns:
         parts.append(f"{_waits(costly)} {show_ns(lost)} of {show_ns(summary.wall_ns)}")
-    rest = {
-        cause: ns
-        for cause, ns in audit.idle.items()
-        if not cause.startswith(("sync.", "copy.")) and cause not in _EDGES
-    }
+    rest = {cause: ns for cause, ns in audit.idle.items() if not cause.startswith(WAITS) and cause not in _EDGES}
     top = max(rest, key=lambda cause: rest[cause], default="")
     if top and summary.idle_share >= _SMALL and rest[top] / numbers >= _SMALL * summary.wall_ns:
         lead = "the largest part of the rest is" if len(parts) > 1 else "mostly"
