@@ -22,6 +22,7 @@ _AGREE = 0.6  # part of the beacons that must agree
 _ALLOWED = 0.05  # part of the functions' samples that may contradict
 _MOST_COVERED = 0.9  # of the trace, by a function that can tell something
 _NEARLY = 0.97  # of the best answer: as good
+_NEARLY_BEACONS = 0.99
 _PYTHON_NAME = re.compile(r"^(?P<file>.+?)\(\d+\): (?P<function>.+)$", re.DOTALL)
 _MOST_STEPS = 4_000_000
 
@@ -69,7 +70,7 @@ def by_beacons(taken: Sequence[Sampled], beacons: Sequence[tuple[str, int, int]]
     best = int(depth.max())
     if best < _AGREE * len(low):
         return Zero(why=f"the clock beacons contradict each other: at best {best} of {len(low)} agree on a zero")
-    start, end = _around(edges, depth, best)
+    start, end = _around(edges, depth, best, _NEARLY_BEACONS)
     return Zero((start + end) // 2, (end - start + 1) // 2)
 
 
@@ -116,12 +117,12 @@ def _depth(low: Ints, high: Ints, value: Ints) -> tuple[Ints, Ints]:
     return edges[last], depth[last]
 
 
-def _around(edges: Ints, depth: Ints, best: int) -> tuple[int, int]:
+def _around(edges: Ints, depth: Ints, best: int, nearly: float = _NEARLY) -> tuple[int, int]:
     """The stretch of nearly the best agreement around the first best one."""
     first = last = int(np.argmax(depth))
-    while first > 0 and depth[first - 1] >= _NEARLY * best:
+    while first > 0 and depth[first - 1] >= nearly * best:
         first -= 1
-    while last + 1 < len(depth) - 1 and depth[last + 1] >= _NEARLY * best:
+    while last + 1 < len(depth) - 1 and depth[last + 1] >= nearly * best:
         last += 1
     return int(edges[first]), int(edges[min(last + 1, len(edges) - 1)])
 
