@@ -2,7 +2,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tracer.exports.lanes import free_lanes, nested_lanes, open_at_start
+from tracer.exports._lanes import free_lanes, nested_lanes, open_at_start
 
 
 def _sorted(pairs):

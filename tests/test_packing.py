@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from perfetto.protos.perfetto.trace import perfetto_trace_pb2 as pb
 
-from tracer.exports import packing
+from tracer.exports import _packing as packing
 
 _UNIX_NS = 1_764_000_000_123_456_789
 

@@ -22,8 +22,8 @@ from typing import Any
 import numpy as np
 
 from tracer.building import TraceBuilder
-from tracer.exports import packing
-from tracer.exports.output import compressor
+from tracer.exports import _packing as packing
+from tracer.exports._output import compressor
 from tracer.exports.perfetto import write
 from tracer.readers import load
 from tracer.trace import Kind, Trace

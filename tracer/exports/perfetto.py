@@ -17,17 +17,18 @@ from typing import Any
 import numpy as np
 
 from tracer.errors import UsageError
-from tracer.exports.callstacks import sample_packets
-from tracer.exports.cut import cut_to, worst_steps
-from tracer.exports.findings_rows import finding_rows
-from tracer.exports.flows import draw_arrows
-from tracer.exports.gpu_rows import gpu_rows
-from tracer.exports.host_rows import is_overhead, process_rows
-from tracer.exports.output import Output
-from tracer.exports.packing import varint
-from tracer.exports.rows import Row
-from tracer.exports.scene import DETAILS, Examined, Scene, set_scene
-from tracer.exports.sequences import BOOTTIME, Scale, pack_row, work_counter_key
+from tracer.exports._callstacks import sample_packets
+from tracer.exports._cut import cut_to, parse_steps, worst_steps
+from tracer.exports._findings_rows import finding_rows
+from tracer.exports._flows import draw_arrows
+from tracer.exports._gpu_rows import gpu_rows
+from tracer.exports._host_rows import is_overhead, process_rows
+from tracer.exports._output import Output
+from tracer.exports._packing import varint
+from tracer.exports._rows import Row
+from tracer.exports._scene import DETAILS, Examined, Scene, set_scene
+from tracer.exports._sequences import BOOTTIME, Scale, pack_row, work_counter_key
+from tracer.exports._view import make_view, view_packet
 from tracer.results import Audit
 from tracer.trace import Trace
 
@@ -57,16 +58,18 @@ def write(
     *,
     examination: Examined | None = None,
     detail: str = "normal",
+    steps: str = "",
     compress: bool = True,
     most_slices: int = MOST_SLICES,
 ) -> Written:
-    """Write the trace, and what an examination found in it, to `path`."""
+    """Write the trace, and what an examination found in it, to `path`; `steps` as in `10:12`."""
     if detail not in DETAILS:
         raise UsageError(f"no such detail: {detail}", fix=f"choose one of {', '.join(DETAILS)}")
     notes: tuple[str, ...] = ()
     scene = set_scene(trace, audit, examination, detail)
-    size = 2 * len(trace.spans)
-    if size > most_slices:
+    if steps:
+        scene = cut_to(scene, parse_steps(steps, scene.steps))
+    if 2 * len(scene.trace.spans) > most_slices:
         window, notes = worst_steps(scene, most_slices)
         scene = cut_to(scene, window)
     return write_scene(scene, Path(path), compress=compress, notes=notes)
@@ -82,6 +85,7 @@ def write_scene(scene: Scene, path: Path, *, compress: bool = True, notes: tuple
     with Output(path, compress=compress) as out:
         rows = list(all_rows(scene))
         out.add(_opening(scene, scale))
+        out.add(_framed(view_packet(make_view(scene, low)).SerializeToString()))
         for row in rows:
             out.add(_descriptors(row, scale))
         for row in rows:

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from tracer.analysis.launches import Launches
-from tracer.exports.lanes import free_lanes, nested_lanes
-from tracer.exports.rows import Row, Slices
+from tracer.exports._lanes import free_lanes, nested_lanes
+from tracer.exports._rows import Row, Slices
 from tracer.trace import Ids, Ints, Kind, Table, Trace
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from tracer.errors import UsageError
-from tracer.exports.scene import Scene
+from tracer.exports._scene import Scene
 from tracer.trace import NONE, Ids, Steps, Trace
 
 _TIMES = ("start_ns", "time_ns", "end_ns")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from tracer.exports.arrows import GPU_SPAN, GRAPH, HOST_SPAN, IDLE, STALL
-from tracer.exports.scene import Scene
+from tracer.exports._arrows import GPU_SPAN, GRAPH, HOST_SPAN, IDLE, STALL
+from tracer.exports._scene import Scene
 from tracer.trace import NONE, Ids, Ints, Kind
 
 

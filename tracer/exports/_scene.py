@@ -11,10 +11,10 @@ import numpy as np
 from tracer.analysis.idle import CAUSES
 from tracer.analysis.launches import Launches, find_launches
 from tracer.analysis.steps import find_steps
-from tracer.exports.arrows import Arrows
-from tracer.exports.naming import short_name
-from tracer.exports.rows import Strings
-from tracer.exports.spans import Graphs, find_graphs
+from tracer.exports._arrows import Arrows
+from tracer.exports._naming import short_name
+from tracer.exports._rows import Strings
+from tracer.exports._spans import Graphs, find_graphs
 from tracer.results import Audit, Finding
 from tracer.trace import NONE, Bools, Ids, Ints, Kind, Steps, Table, Trace
 from tracer.units import NS_PER_US
@@ -131,6 +131,11 @@ class Scene:
         self.calls[self.launches.work] = self.launches.call
         self.graphs = find_graphs(trace, self.launches)
         self.on_gpu = trace.on_gpu
+
+    @property
+    def dearest(self) -> tuple[Finding, ...]:
+        """The findings, dearest first."""
+        return self.audit.findings if self.audit is not None else self.findings
 
     @property
     def many_ranks(self) -> bool:

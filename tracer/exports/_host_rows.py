@@ -7,12 +7,12 @@ from collections.abc import Iterator
 import numpy as np
 
 from tracer.analysis.intervals import Union, covered, union
-from tracer.exports.arrows import HOST_SPAN
-from tracer.exports.lanes import nested_lanes
-from tracer.exports.naming import thread_name
-from tracer.exports.rows import Arg, Counter, Row, Slices
-from tracer.exports.scene import Scene
-from tracer.exports.spans import lane_rows
+from tracer.exports._arrows import HOST_SPAN
+from tracer.exports._lanes import nested_lanes
+from tracer.exports._naming import thread_name
+from tracer.exports._rows import Arg, Counter, Row, Slices
+from tracer.exports._scene import Scene
+from tracer.exports._spans import lane_rows
 from tracer.trace import NONE, Ids, Ints, Kind, Track
 
 _CATEGORY = {

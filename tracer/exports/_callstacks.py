@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from tracer.exports import packing
-from tracer.exports.scene import Scene
-from tracer.exports.sequences import CHUNK, Scale
+from tracer.exports import _packing as packing
+from tracer.exports._scene import Scene
+from tracer.exports._sequences import CHUNK, Scale
 from tracer.trace import NONE, Ids
 
 _PACKET, _TIMESTAMP, _SEQUENCE, _FLAGS, _PERF_SAMPLE = 1, 8, 10, 13, 66

@@ -51,7 +51,7 @@ class Slices:
     args: tuple[Arg, ...] = ()
     leaving: tuple[Ints, ...] = ()  # ids of the arrows that leave each slice
     arriving: tuple[Ints, ...] = ()
-    colour: str = ""  # see colours.py; "" takes the name's own
+    colour: str = ""  # see _colours.py; "" takes the name's own
     worked_ns: tuple[Ints, Ints] | None = None  # what the thread has worked until its begin and end
     order: Ints | None = None  # sort key among all slices of the row; None: start, the longer first
 

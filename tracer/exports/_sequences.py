@@ -20,9 +20,9 @@ from typing import Any
 
 import numpy as np
 
-from tracer.exports import packing
-from tracer.exports.packing import Matrix, Part, message, varint
-from tracer.exports.rows import Arg, Counter, Row, Slices, Strings
+from tracer.exports import _packing as packing
+from tracer.exports._packing import Matrix, Part, message, varint
+from tracer.exports._rows import Arg, Counter, Row, Slices, Strings
 from tracer.trace import Ints
 
 CHUNK = 1 << 16  # events packed at a time: their records stay in the cache

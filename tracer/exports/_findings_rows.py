@@ -9,12 +9,12 @@ import numpy as np
 from tracer.analysis.intervals import covered, union
 from tracer.analysis.launches import busy
 from tracer.analysis.timers import Timings, find_timings
-from tracer.exports import colours
-from tracer.exports.arrows import STALL
-from tracer.exports.host_rows import overhead_rows
-from tracer.exports.rows import Arg, Row, Slices
-from tracer.exports.scene import Scene
-from tracer.exports.spans import lane_rows
+from tracer.exports import _colours as colours
+from tracer.exports._arrows import STALL
+from tracer.exports._host_rows import overhead_rows
+from tracer.exports._rows import Arg, Row, Slices
+from tracer.exports._scene import Scene
+from tracer.exports._spans import lane_rows
 from tracer.results import Finding, Place, Timer
 from tracer.trace import NONE, Ids, Ints
 from tracer.units import NS_PER_MS, show_ns

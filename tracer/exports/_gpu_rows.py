@@ -8,14 +8,14 @@ import numpy as np
 
 from tracer.analysis.intervals import covered
 from tracer.analysis.launches import busy, device_tracks, lead, queue_depth
-from tracer.exports import colours
-from tracer.exports.arrows import GPU_SPAN, GRAPH, IDLE
-from tracer.exports.host_rows import counter_rows
-from tracer.exports.lanes import free_lanes, nested_lanes, open_at_start
-from tracer.exports.naming import stream_name
-from tracer.exports.rows import Arg, Counter, Row, Slices
-from tracer.exports.scene import Scene, shown_durations
-from tracer.exports.spans import lane_rows
+from tracer.exports import _colours as colours
+from tracer.exports._arrows import GPU_SPAN, GRAPH, IDLE
+from tracer.exports._host_rows import counter_rows
+from tracer.exports._lanes import free_lanes, nested_lanes, open_at_start
+from tracer.exports._naming import stream_name
+from tracer.exports._rows import Arg, Counter, Row, Slices
+from tracer.exports._scene import Scene, shown_durations
+from tracer.exports._spans import lane_rows
 from tracer.trace import NONE, Floats, Ids, Ints, Kind
 from tracer.units import NS_PER_MS, NS_PER_US, show_bytes, show_ns
 
