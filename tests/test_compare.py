@@ -81,6 +81,16 @@ def test_findings_are_matched_though_their_lines_moved():
     assert "1 new, 1 worse, 1 gone" in diff.text
 
 
+def test_a_trace_without_lines_still_knows_the_only_finding_of_a_rule():
+    known = (finding(), finding(rule="SYNC004", place=place(18)), finding(rule="SYNC004", place=place(19)))
+    blind = (finding(place=None), finding(rule="SYNC004", place=None))
+
+    diff = compare(make_audit(findings=known), make_audit(findings=blind))
+
+    verdicts = [((c.after or c.before).rule, c.verdict) for c in diff.findings]
+    assert verdicts == [("SYNC004", "new"), ("SYNC004", "gone"), ("SYNC004", "gone"), ("SYNC001", "same")]
+
+
 def test_kernels_that_changed_are_listed_by_their_time_a_step():
     before = make_audit(kernels=(Hot("a", 8, 8 * MS, MS, 0.5), Hot("b", 8, 4 * MS, MS, 0.5), Hot("c", 1, MS, MS, 0.1)))
     after = make_audit(kernels=(Hot("a", 8, 16 * MS, MS, 0.5), Hot("b", 8, 4 * MS, MS, 0.5)))
@@ -95,6 +105,13 @@ def test_without_steps_the_threshold_alone_decides_and_the_text_says_so():
 
     assert diff.regression
     assert "no spread" in diff.text
+
+
+def test_a_step_is_never_compared_with_a_window():
+    diff = compare(make_audit(), make_audit(steps=()))
+
+    window = figure(diff, "window")
+    assert (window.before, window.after, window.verdict) == (90 * MS, 90 * MS, "same")
 
 
 def test_welchs_test_errs_about_one_time_in_twenty():

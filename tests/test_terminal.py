@@ -3,10 +3,11 @@ import re
 from dataclasses import replace
 
 import pytest
+from rich.cells import cell_len
 
 from tests.audits import EMPTY, finding, make_audit, place
 from tracer.reports import terminal
-from tracer.results import Acceptance, BudgetLine, Place
+from tracer.results import Acceptance, BudgetLine, Hot, Place
 
 
 def test_the_report_begins_with_the_verdict_and_ends_with_the_limits():
@@ -37,6 +38,29 @@ def test_the_marks_stand_below_the_call():
     at = next(k for k, line in enumerate(lines) if "total += loss.item()" in line)
     code, marks = lines[at], lines[at + 1]
     assert code[marks.index("~") : len(marks)] == "loss.item()"
+
+
+@pytest.mark.parametrize(
+    ("line", "call"),
+    [("\tx = loss.item()", "loss.item()"), ("é = '漢字', y.item()", "y.item()"), ("a\t= f(b)", "f(b)")],
+)
+def test_the_marks_stand_below_the_call_after_tabs_and_wide_letters(line, call):
+    first = line.index(call) + 1
+    spot = Place("/a.py", 3, "f", (first, first + len(call)), "ledger", True, line)
+
+    lines = terminal.render(make_audit(findings=(finding(place=spot),), sources={})).splitlines()
+
+    at = next(k for k, text in enumerate(lines) if text.endswith(call) and " | " in text)
+    start = cell_len(lines[at][: lines[at].index(call)])
+    assert lines[at + 1] == " " * start + "~" * len(call)
+
+
+def test_every_figure_of_a_kernel_is_shown_however_long_its_name():
+    kernels = (Hot("k" * 900, 2000, 71_386_807, 1.0, 0.92), Hot("short", 1, 5, 5.0, 0.0001))
+
+    text = terminal.render(make_audit(kernels=kernels), width=80)
+
+    assert re.search(r"71\.4 ms  92 %  2,000 x  k+…\n  5 ns     <1 %  1 x      short\n", text)
 
 
 @pytest.mark.parametrize("width", [20, 40, 60, 80, 200])

@@ -9,10 +9,12 @@
 from __future__ import annotations
 
 import math
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from statistics import fmean, variance
 
+from tracer.analysis.summary import EDGES, summarise
 from tracer.results import SCHEMA, Audit, Benchmark, Change, Diff, Finding, FindingChange, Hot, Spread, Step
 from tracer.units import show_ns, show_share
 
@@ -40,6 +42,8 @@ _STUDENT = {
 
 def compare(before: Audit, after: Audit, threshold: float = THRESHOLD) -> Diff:
     """What changed from one audit to the other; a regression is a loss beyond `threshold` of the step."""
+    if bool(before.steps) != bool(after.steps):  # a step cannot be compared with a window
+        before, after = _without_steps(before), _without_steps(after)
     old, new = _Side(before), _Side(after)
     figures = [
         _change("step" if old.rows and new.rows else "window", "ns", old, new, lambda step: step.wall_ns, "wall_ns"),
@@ -100,6 +104,11 @@ class _Side:
         self.wall_ns = audit.summary.wall_ns
 
 
+def _without_steps(audit: Audit) -> Audit:
+    audit = replace(audit, steps=())
+    return replace(audit, summary=summarise(audit))
+
+
 def _have_spread(old: _Side, new: _Side) -> bool:
     return len(old.rows) > 1 and len(new.rows) > 1
 
@@ -136,6 +145,8 @@ def _idle(old: _Side, new: _Side) -> list[Change]:
     noise = _noise([s.idle_ns for s in old.rows], [s.idle_ns for s in new.rows]) if _have_spread(old, new) else 0.0
     changes = []
     for cause in dict.fromkeys((*old.audit.idle, *new.audit.idle)):
+        if cause in EDGES:
+            continue
         values = old.audit.idle.get(cause, 0) / old.count, new.audit.idle.get(cause, 0) / new.count
         significant = abs(values[1] - values[0]) > noise and _relative(*values) > _LEAST
         changes.append(Change(f"idle: {cause}", *values, "ns", significant, _verdict(*values)))
@@ -152,21 +163,38 @@ def _counted(name: str, before: float, after: float) -> Change:
 
 
 def _findings(old: _Side, new: _Side) -> list[FindingChange]:
-    """Pairs of the same finding, twins in their order; the dearest first."""
-    left: dict[tuple[str, ...], list[Finding]] = defaultdict(list)
-    for found in old.audit.findings:
-        left[found.identity].append(found)
-    changes = []
-    for found in new.audit.findings:
-        twins = left[found.identity]
-        if twins:
-            before = twins.pop(0)
-            changes.append(FindingChange(_judge(before, found, old, new), before, found))
-        else:
-            changes.append(FindingChange("new", None, found))
-    changes += [FindingChange("gone", found, None) for twins in left.values() for found in twins]
+    """Pairs of the same finding, twins in their order; what is new first."""
+    pairs, left, fresh = _paired(old.audit.findings, new.audit.findings, lambda found: found.identity)
+    # A trace without lines knows the rule alone: enough where no other finding has it.
+    more, left, fresh = _paired(left, fresh, lambda found: (found.rule, found.op), alone=True)
+    changes = [FindingChange(_judge(before, after, old, new), before, after) for before, after in (*pairs, *more)]
+    changes += [FindingChange("new", None, found) for found in fresh]
+    changes += [FindingChange("gone", found, None) for found in left]
     order = ("new", "worse", "better", "gone", "same")
     return sorted(changes, key=lambda change: order.index(change.verdict))
+
+
+def _paired(
+    before: Sequence[Finding],
+    after: Sequence[Finding],
+    key: Callable[[Finding], tuple[str, ...]],
+    *,
+    alone: bool = False,
+) -> tuple[list[tuple[Finding, Finding]], list[Finding], list[Finding]]:
+    """The findings with the same key, and what is left on both sides; `alone`: only where one side has no line."""
+    waiting: dict[tuple[str, ...], list[Finding]] = defaultdict(list)
+    for found in before:
+        waiting[key(found)].append(found)
+    counts = Counter(map(key, after))
+    pairs, fresh = [], []
+    for found in after:
+        twins = waiting[key(found)]
+        unsure = alone and not (len(twins) == counts[key(found)] == 1 and None in (twins[0].place, found.place))
+        if twins and not unsure:
+            pairs.append((twins.pop(0), found))
+        else:
+            fresh.append(found)
+    return pairs, [found for twins in waiting.values() for found in twins], fresh
 
 
 def _judge(before: Finding, after: Finding, old: _Side, new: _Side) -> str:

@@ -26,7 +26,7 @@ WORDS = {
     "unknown": "not explained",
 }
 WAITS = ("sync.", "copy.")  # classes in which the host waits for the GPU
-_EDGES = ("head", "tail")  # before the first work and after the last: nobody's fault
+EDGES = ("head", "tail")  # before the first work and after the last: nobody's fault
 
 
 def cause_words(cause: str) -> str:
@@ -82,7 +82,7 @@ def _headline(audit: Audit, summary: Summary, numbers: int) -> str:
         parts.append("waits of the host cost nothing that shows" if audit.findings else "nothing holds the host")
     elif lost >= _SMALL * summary.idle_ns:
         parts.append(f"{_waits(costly)} {show_ns(lost)} of {show_ns(summary.wall_ns)}")
-    rest = {cause: ns for cause, ns in audit.idle.items() if not cause.startswith(WAITS) and cause not in _EDGES}
+    rest = {cause: ns for cause, ns in audit.idle.items() if not cause.startswith(WAITS) and cause not in EDGES}
     top = max(rest, key=lambda cause: rest[cause], default="")
     if top and summary.idle_share >= _SMALL and rest[top] / numbers >= _SMALL * summary.wall_ns:
         lead = "the largest part of the rest is" if len(parts) > 1 else "mostly"

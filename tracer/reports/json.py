@@ -59,6 +59,7 @@ def parse_benchmark(data: bytes | str, source: str = "the file") -> Benchmark:
 def schema() -> dict[str, Any]:
     """The JSON schema of what `render` writes."""
     body = msgspec.json.schema(Audit)
+    body["$defs"]["Audit"]["properties"]["schema"] = {"const": SCHEMA}
     head = {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": f"tracer audit, version {SCHEMA}",

@@ -12,6 +12,7 @@ import shutil
 import sys
 from collections.abc import Iterator
 
+from rich.cells import cell_len
 from rich.console import Console, Group, RenderableType
 from rich.padding import Padding
 from rich.table import Table
@@ -209,15 +210,15 @@ def _at(finding: Finding) -> Text:
 
 def _code(place: Place) -> RenderableType:
     """The line, and below it what the call covers."""
-    excerpt = words.one_line(place.excerpt.rstrip())
+    line = place.excerpt.rstrip()
     gutter = f"{place.line} | "
-    text = Text(gutter, style="dim", no_wrap=True, overflow="ellipsis").append(excerpt, style="default")
-    if place.columns is None or len(excerpt) != len(place.excerpt.rstrip()):
+    text = Text(gutter, style="dim", no_wrap=True, overflow="ellipsis").append(words.one_line(line), style="default")
+    first, after = place.columns or (0, 0)
+    if not 1 <= first < after <= len(line) + 1:
         return text
-    first, after = place.columns
-    if not 1 <= first < after <= len(excerpt) + 1:
-        return text
-    return text.append("\n" + " " * (len(gutter) + first - 1) + "~" * (after - first), style="red")
+    before, call = words.one_line(line[: first - 1]), words.one_line(line[: after - 1])
+    start, wide = cell_len(before), cell_len(call) - cell_len(before)
+    return text.append("\n" + " " * (len(gutter) + start) + "~" * wide, style="red")
 
 
 def _short(finding: Finding) -> Text:
@@ -253,13 +254,15 @@ def _kernels(audit: Audit) -> list[RenderableType]:
     ]
     if not rows:
         return []
-    table = Table.grid(padding=(0, 2))
-    for column in range(3):
-        table.add_column(no_wrap=True, min_width=max(len(row[column]) for row in rows))
-    table.add_column(no_wrap=True, overflow="ellipsis", ratio=1)
-    for row in rows:
-        table.add_row(*row)
-    return [table]
+    widths = [max(len(row[column]) for row in rows) for column in range(3)]
+    return [
+        Text(
+            "  ".join([*(word.ljust(width) for word, width in zip(row[:3], widths, strict=True)), row[3]]),
+            no_wrap=True,
+            overflow="ellipsis",
+        )
+        for row in rows
+    ]
 
 
 def _limits(audit: Audit) -> list[str]:
