@@ -236,3 +236,13 @@ def test_a_wrong_budget_file_ends_with_2(tmp_path, capsys):
 
     assert gate("--budget", tmp_path / "b.yaml") == 2
     assert "did you mean gpu_idle" in capsys.readouterr().err
+
+
+def test_a_wrong_budget_in_a_config_is_an_error_before_anything_runs(tmp_path, capsys):
+    (tmp_path / "train.py").write_text("print('ran')\n")
+    (tmp_path / "c.yaml").write_text("run:\n  script: train.py\nbudget:\n  gpu_idel: 5%\n")
+
+    assert main(["run", str(tmp_path / "c.yaml")]) == 2
+    said = capsys.readouterr()
+    assert "did you mean gpu_idle" in said.err
+    assert "ran" not in said.out

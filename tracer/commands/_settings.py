@@ -15,10 +15,19 @@ def read_settings(words: list[str]) -> Config:
             raise UsageError(
                 "a config and a program after -- are two programs", fix=f"leave out {given[0]}, or what follows --"
             )
-        return command_config(command, given)
+        return _checked(command_config(command, given), "the command line")
     if not words:
         raise UsageError(
             "there is nothing to run",
             fix="name a config, or a program after --: python -m tracer run -- python train.py",
         )
-    return load_config(words[0], words[1:])
+    return _checked(load_config(words[0], words[1:]), words[0])
+
+
+def _checked(config: Config, source: str) -> Config:
+    """The same, if its budget can be understood: better an error now than after an hour's run."""
+    if config.budget:
+        from tracer.analysis.budget import parse_budget
+
+        parse_budget(config.budget, f"{source}: budget")
+    return config
