@@ -6,20 +6,18 @@ Whatever a crash left behind is read; what is missing or damaged is said, never 
 from __future__ import annotations
 
 import json
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import msgspec
-import numpy as np
 
 from tracer.building import TraceBuilder
-from tracer.chunks import read_chunks
 from tracer.errors import TraceError
 from tracer.readers import kineto
 from tracer.readers._clock import Clock
 from tracer.readers._folders import MANIFEST, rank_folders
-from tracer.trace import NONE, Counters, EventTimings, Ledger, Lines, Loss, Reads, Samples, Steps, Table, Trace
+from tracer.readers._recorders import RecorderReader
+from tracer.trace import NONE, Loss, Trace
 
 KINETO_ERROR_NS = 2_500  # how far its host stamps were seen from the wall clock
 
@@ -51,8 +49,7 @@ class _Rank:
         self.threads = {
             _whole(thread.get("native_id"), NONE): str(thread.get("name", "")) for thread in self._dicts("threads")
         }
-        marks = [mark for mark in self.manifest.get("marks") or [] if isinstance(mark, list) and len(mark) == 3]
-        self.clock = Clock(marks) if marks else None
+        self.clock = _clock(self.manifest.get("marks"))
 
     def read(self) -> None:
         """Everything in the folder."""
@@ -61,18 +58,26 @@ class _Rank:
             self._lose("no clock marks in the manifest, so the recorders' rows have no place in time")
         else:
             self._set_window(self.clock)
-            self._read_steps(self.clock)
-            self._read_ledger(self.clock)
-            self._read_lines(self.clock)
-            self._read_clocks(self.clock)
-            self._read_memory(self.clock)
-            self._read_samples(self.clock)
+            reader = RecorderReader(
+                self.folder,
+                self.builder,
+                self.clock,
+                rank=self.rank,
+                pid=self.pid,
+                threads=self.threads,
+                lose=self._lose,
+            )
+            py_spy = self.manifest.get("py_spy")
+            reader.read(py_spy if isinstance(py_spy, str) else None)
         self._read_sources()
         name = self.manifest.get("kineto")
         if name and (self.folder / str(name)).is_file():
-            kineto.read(
-                self.folder / str(name), self.builder, self.rank, threads=self._torch_threads(), names=self.threads
-            )
+            try:
+                kineto.read(
+                    self.folder / str(name), self.builder, self.rank, threads=self._torch_threads(), names=self.threads
+                )
+            except TraceError as error:
+                self._lose(f"{name} cannot be read: {error.why or error.what}")
         elif name:
             self._lose(f"{name} is missing")
 
@@ -128,168 +133,6 @@ class _Rank:
         self.builder.meta["complete"] = "false"
         self.builder.meta.setdefault("why", what)
 
-    # -- recorders ----------------------------------------------------------------------
-
-    def _rows(self, name: str, *kinds: tuple[str, int]) -> dict[str, list[list[Any]]]:
-        """The rows of a chunk file by their first word, those of the right length only; with frames numbered anew."""
-        path = self.folder / f"{name}.chunks"
-        found: dict[str, list[list[Any]]] = {word: [] for word, _ in kinds}
-        if not path.is_file():
-            return found
-        rows, lost = read_chunks(path)
-        if lost:
-            self._lose(f"{lost} bytes of {path.name} are damaged", lost)
-        widths = dict(kinds) | {"frame": 8}
-        wrong = 0
-        frames: dict[int, int] = {}
-        for row in rows:
-            word = row[0] if isinstance(row, list) and row and isinstance(row[0], str) else ""
-            if len(row) != widths.get(word, -1) if word else True:
-                wrong += 1
-            elif word == "frame":
-                _, number, parent, file, line, function, column, end_column = row
-                frames[number] = self.builder.frame(
-                    str(file), line, str(function), frames.get(parent, NONE), column, end_column
-                )
-            else:
-                found[word].append(row)
-        if wrong:
-            self._lose(f"{wrong} rows of {path.name} are not as they should be", wrong)
-        self.frames = frames
-        return found
-
-    def _tracks(self, numbers: list[int]) -> list[int]:
-        known = {
-            number: self.builder.track(self.rank, self.pid, number, NONE, self.threads.get(number, ""))
-            for number in set(numbers)
-        }
-        return [known[number] for number in numbers]
-
-    def _frames_of(self, numbers: list[int]) -> list[int]:
-        return [self.frames.get(number, NONE) for number in numbers]
-
-    def _names(self, texts: list[str]) -> list[int]:
-        return [self.builder.name(str(text)) for text in texts]
-
-    def _add(self, attribute: str, table: type[Table], rows: list[list[Any]], **columns: Any) -> None:
-        if rows:
-            self.builder.add_table(attribute, table.of(**columns))
-
-    def _read_steps(self, clock: Clock) -> None:
-        rows = sorted(self._rows("steps", ("step", 5))["step"], key=lambda row: (row[3], row[1]))
-        pairs = [(a, b) for a, b in pairwise(rows) if a[3] == b[3] and b[2] == a[2] + 1]
-        starts, ends = (clock.unix_ns([pair[at][1] for pair in pairs]) for at in (0, 1))
-        self._add(
-            "steps",
-            Steps,
-            [a for a, _ in pairs],
-            start_ns=starts,
-            dur_ns=ends - starts,
-            number=[a[2] for a, _ in pairs],
-            track=self._tracks([a[3] for a, _ in pairs]),
-            traced=[bool(a[4]) for a, _ in pairs],
-        )
-
-    def _read_ledger(self, clock: Clock) -> None:
-        rows = self._rows("ledger", ("sync", 6))["sync"]
-        _, start, end, thread, frame, what = _columns(rows, 6)
-        self._add(
-            "ledger",
-            Ledger,
-            rows,
-            start_ns=clock.unix_ns(start),
-            end_ns=clock.unix_ns(end),
-            track=self._tracks(thread),
-            frame=self._frames_of(frame),
-            what=self._names(what),
-        )
-
-    def _read_lines(self, clock: Clock) -> None:
-        rows = self._rows("lines", ("line", 5))["line"]
-        _, start, dur, thread, frame = _columns(rows, 5)
-        self._add(
-            "lines",
-            Lines,
-            rows,
-            start_ns=clock.unix_ns(start),
-            dur_ns=dur,
-            track=self._tracks(thread),
-            frame=self._frames_of(frame),
-        )
-
-    def _read_clocks(self, clock: Clock) -> None:
-        found = self._rows("clocks", ("read", 6), ("elapsed", 9))
-        _, time, thread, name, value, frame = _columns(found["read"], 6)
-        self._add(
-            "reads",
-            Reads,
-            found["read"],
-            time_ns=clock.unix_ns(time),
-            track=self._tracks(thread),
-            clock=self._names(name),
-            value_ns=value,
-            frame=self._frames_of(frame),
-        )
-        _, time, thread, claimed, start, end, start_stream, end_stream, frame = _columns(found["elapsed"], 9)
-        self._add(
-            "event_timings",
-            EventTimings,
-            found["elapsed"],
-            time_ns=clock.unix_ns(time),
-            track=self._tracks(thread),
-            claimed_ns=claimed,
-            start_ns=clock.unix_ns(start),
-            end_ns=clock.unix_ns(end),
-            start_stream=start_stream,
-            end_stream=end_stream,
-            frame=self._frames_of(frame),
-        )
-
-    def _read_memory(self, clock: Clock) -> None:
-        rows = self._rows("memory", ("counter", 5))["counter"]
-        _, time, name, device, value = _columns(rows, 5)
-        self._add(
-            "counters",
-            Counters,
-            rows,
-            time_ns=clock.unix_ns(time),
-            name=self._names(name),
-            track=np.full(len(rows), NONE),
-            device=device,
-            value=value,
-        )
-
-    def _read_samples(self, clock: Clock) -> None:
-        rows = self._rows("samples", ("sample", 5))["sample"]
-        _, time, thread, frame, weight = _columns(rows, 5)
-        self._add(
-            "samples",
-            Samples,
-            rows,
-            time_ns=clock.unix_ns(time),
-            track=self._tracks(thread),
-            frame=self._frames_of(frame),
-            weight_ns=weight,
-        )
-        name = self.manifest.get("py_spy")
-        if name and (self.folder / str(name)).is_file():
-            from tracer.readers import pyspy
-
-            beacons = self._rows("beacons", ("beacon", 4))["beacon"]
-            _, names, entries, exits = _columns(beacons, 4)
-            pyspy.add_samples(
-                self.folder / str(name),
-                self.builder,
-                rank=self.rank,
-                pid=self.pid,
-                beacons=[
-                    (str(name), entry, end)
-                    for name, entry, end in zip(
-                        names, clock.unix_ns(entries).tolist(), clock.unix_ns(exits).tolist(), strict=True
-                    )
-                ],
-            )
-
     def _read_sources(self) -> None:
         path = self.folder / "sources.json"
         if not path.is_file():
@@ -309,8 +152,12 @@ def _read_manifest(folder: Path) -> dict[str, Any]:
     return manifest
 
 
-def _columns(rows: list[list[Any]], width: int) -> list[list[Any]]:
-    return [list(column) for column in zip(*rows, strict=True)] or [[] for _ in range(width)]
+def _clock(marks: Any) -> Clock | None:
+    try:
+        pairs = msgspec.convert(marks, list[tuple[int, int, int]])
+    except msgspec.ValidationError:
+        return None
+    return Clock(pairs) if pairs else None
 
 
 def _whole(value: Any, otherwise: int) -> int:
