@@ -7,7 +7,7 @@ from rich.cells import cell_len
 
 from tests.audits import EMPTY, finding, make_audit, place
 from tracer.reports import terminal
-from tracer.results import Acceptance, BudgetLine, Hot, Place
+from tracer.results import Acceptance, BudgetLine, Hot, Place, Step
 
 
 def test_the_report_begins_with_the_verdict_and_ends_with_the_limits():
@@ -154,3 +154,13 @@ def test_a_hostile_trace_cannot_steer_the_terminal():
 
 def test_an_empty_trace_still_has_a_report():
     assert "No GPU in this trace" in terminal.render(EMPTY)
+
+
+def test_a_job_of_several_ranks_names_them():
+    steps = (Step(3, 0, 0, 9, 5, 4, 1), Step(3, 1, 0, 9, 5, 4, 1))
+
+    text = terminal.render(make_audit(steps=steps, findings=(finding(rank=1),)))
+
+    assert re.search("step 3, rank 0 .*\n  step 3, rank 1 ", text)
+    assert "on MainThread of rank 1" in text
+    assert "of rank" not in terminal.render(make_audit())

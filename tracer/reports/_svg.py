@@ -56,12 +56,13 @@ def steps(rows: Sequence[Step]) -> Markup:
     wide = min(room / max(len(rows), 1), 60.0)
     bar = max(wide * 0.72, 0.5)
     parts = [_label(16, show_ns(longest)), _label(height + 10, "0")]
+    ranks = len({step.rank for step in rows}) > 1
     for at, step in enumerate(rows):
         left = _LEFT + at * wide + (wide - bar) / 2
         whole, busy = height * step.wall_ns / longest, height * min(step.busy_ns, step.wall_ns) / longest
         held = height * min(step.stalled_ns, step.wall_ns) / longest
         title = (
-            f"step {step.number}: {show_ns(step.wall_ns)}, GPU busy {show_ns(step.busy_ns)},"
+            f"step {step.number}{f', rank {step.rank}' if ranks else ''}: {show_ns(step.wall_ns)}, GPU busy {show_ns(step.busy_ns)},"
             f" idle {show_ns(step.idle_ns)}, host held {show_ns(step.stalled_ns)}"
         )
         column = [

@@ -97,6 +97,19 @@ def per_step(finding: Finding) -> str:
     return ", ".join(said)
 
 
+def has_ranks(audit: Audit) -> bool:
+    """Whether the audit is of several processes of a job, so that a rank must be named."""
+    ranks = {found.rank for found in audit.findings} | {device.rank for device in audit.devices}
+    return len(ranks | {step.rank for step in audit.steps}) > 1
+
+
+def thread(finding: Finding, audit: Audit) -> str:
+    """`MainThread`, or `MainThread of rank 1` in a job of several; empty if neither is known."""
+    if not has_ranks(audit):
+        return one_line(finding.thread)
+    return f"{one_line(finding.thread)} of rank {finding.rank}" if finding.thread else f"rank {finding.rank}"
+
+
 def split(audit: Audit) -> tuple[list[Finding], list[Finding], list[Finding]]:
     """The findings that cost something, those that cost no throughput, and those that the source accepts."""
     accepted = [f for f in audit.findings if f.accepted]

@@ -88,7 +88,7 @@ def _full(audit: Audit, top: int) -> Iterator[RenderableType]:
     yield from (Text(words.one_line(verdict.text)) for verdict in audit.verdicts)
     yield from _section("Where the time went", _time(audit))
     yield from _section("Why the GPU was idle", _idle(audit))
-    yield from _section("Findings", [_finding(at, found) for at, found in enumerate(shown, 1)])
+    yield from _section("Findings", [_finding(at, found, audit) for at, found in enumerate(shown, 1)])
     if len(shown) < len(costly):
         yield Padding(Text(f"{words.count(len(costly))} findings in all; --top 0 shows them", style="dim"), (0, 2))
     yield from _section("Waits that cost no throughput", [_short(found) for found in harmless])
@@ -147,8 +147,10 @@ def _bar(share: float, style: str, width: int = 28) -> Text:
 def _steps(audit: Audit) -> RenderableType:
     longest = max(step.wall_ns for step in audit.steps) or 1
     table = Table.grid(padding=(0, 2))
+    ranks = words.has_ranks(audit)
     for step in audit.steps[:_STEPS]:
-        table.add_row(f"step {step.number}", _step_bar(step, longest), show_ns(step.wall_ns), _step_words(step))
+        name = f"step {step.number}" + (f", rank {step.rank}" if ranks else "")
+        table.add_row(name, _step_bar(step, longest), show_ns(step.wall_ns), _step_words(step))
     if len(audit.steps) > _STEPS:
         table.add_row("", Text(f"first {_STEPS} of {words.count(len(audit.steps))}", style="dim"))
     return table
@@ -174,7 +176,7 @@ def _idle(audit: Audit) -> list[RenderableType]:
     return [table]
 
 
-def _finding(number: int, finding: Finding) -> RenderableType:
+def _finding(number: int, finding: Finding, audit: Audit) -> RenderableType:
     title = Text.assemble(
         (f"{number}. ", "bold"),
         (words.one_line(finding.rule), _SEVERITY.get(finding.severity, "bold")),
@@ -183,7 +185,7 @@ def _finding(number: int, finding: Finding) -> RenderableType:
     parts: list[RenderableType] = [title]
     if finding.gain_ns is not None:
         parts.append(Text("   " + words.gain(finding.gain_ns), style="green"))
-    parts.append(Padding(_at(finding), (0, 0, 0, 3)))
+    parts.append(Padding(_at(finding, audit), (0, 0, 0, 3)))
     if finding.place is not None and finding.place.excerpt:
         parts.append(Padding(_code(finding.place), (0, 0, 0, 3)))
     lines = [Text(", ".join(words.costs(finding)))]
@@ -197,12 +199,12 @@ def _finding(number: int, finding: Finding) -> RenderableType:
     return Group(*parts)
 
 
-def _at(finding: Finding) -> Text:
+def _at(finding: Finding, audit: Audit) -> Text:
     text = Text(words.where(finding.place or finding.library_place), style="cyan")
     if finding.place is not None and finding.library_place is not None:
         text.append(f", through {words.where(finding.library_place)}")
-    if finding.thread:
-        text.append(f", on {words.one_line(finding.thread)}", style="dim")
+    if words.thread(finding, audit):
+        text.append(f", on {words.thread(finding, audit)}", style="dim")
     if finding.confidence != "high":
         text.append(f", {finding.confidence} confidence", style="dim")
     return text
