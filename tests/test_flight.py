@@ -30,7 +30,7 @@ def crash(run_folder, *, tell: bool) -> None:
         flight._folder(run_folder.name) / "1.ring", lambda name: name in ("train.py", __file__), every_ns=0, gpu=gpu
     )
     for line in (5, 6, 7):
-        marks._on_line(CODE, line)
+        marks.on_line(CODE, line)
         gpu.launch(fault=ASSERT if line == 6 else 0)
     gpu.run(0)
     if tell:

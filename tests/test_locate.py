@@ -36,7 +36,7 @@ ASSERTION = ("/pytorch/aten/src/ATen/native/cuda/Indexing.cu:1284: indexSelectSm
              "thread: [{},0,0] Assertion `srcIndex < srcSelectDimSize` failed.")
 
 def launch(line, fault=0):
-    marks._on_line(code, line)
+    marks.on_line(code, line)
     gpu.launch(fault)
     if blocking and fault:
         fail(fault)

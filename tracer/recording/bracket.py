@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import linecache
+import re
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,6 +11,7 @@ import numpy as np
 
 from tracer.recording.ring import LINE, NO_SLOT, OP, RingImage, Slot
 
+_WAITING = re.compile(r"\.(?:join|backward|result|wait|get|acquire|recv)\(|\bsleep\(")
 _NEAR = 64  # records: another thread's line that is older than this is not in the middle of launching
 
 
@@ -51,31 +54,10 @@ def find_brackets(image: RingImage, show: int = 12) -> list[Bracket]:
 
 
 def _bracket(image: RingImage, slot: Slot, show: int) -> Bracket:
-    records = image.records
     pending = image.pending(slot.slot)
-    after = int(pending["seq"][0]) if len(pending) else int(records["seq"][-1]) + 1 if len(records) else 1
-    inside = records[(records["seq"] >= slot.landed) & (records["seq"] < after)]
+    after = int(pending["seq"][0]) if len(pending) else int(image.records["seq"].max(initial=0)) + 1
     landed = image.record(slot.landed) if slot.landed else None
-    lines: dict[tuple[str, int], None] = {}
-    # Newest first within a thread: a line without launches is as likely as its neighbours.
-    if landed is not None:
-        mine = inside[(inside["tid"] == landed["tid"]) & ((inside["slot"] == NO_SLOT) | (inside["seq"] == slot.landed))]
-        for record in mine:
-            _add(lines, image, record)
-        # Another thread that launches on this stream may have been in the middle of a line of its own.
-        others = records[(records["slot"] == slot.slot) & (records["tid"] != landed["tid"]) & (records["seq"] < after)]
-        for tid in np.unique(others["tid"]):
-            last = others[others["tid"] == tid][-1]
-            if int(last["seq"]) > slot.landed - _NEAR:
-                _add(lines, image, last)
-        if not lines:
-            # Work of autograd's own threads: the line that waits for it is the last that anyone began.
-            known = records[(records["code"] >= 0) & (records["seq"] < after)]
-            if len(known):
-                _add(lines, image, known[-1])
-    flying = records[(records["seq"] >= slot.landed) & ((records["slot"] == slot.slot) | (records["slot"] == NO_SLOT))]
-    ops = flying[flying["kind"] == OP]
-    chosen = (ops if len(ops) else flying)[::-1][:show]
+    lines = _suspects(image, slot, landed, after) if landed is not None else {}
     first = next(iter(lines), None)
     return Bracket(
         slot.device,
@@ -83,10 +65,52 @@ def _bracket(image: RingImage, slot: Slot, show: int) -> Bracket:
         show_record(image, landed) if landed is not None else None,
         tuple(lines),
         len(pending),
-        tuple(show_record(image, record) for record in chosen),
+        _in_flight(image, slot, show),
         times_before(image, *first, int(landed["seq"])) if first and landed is not None else None,
         find_forward(image, landed) if landed is not None else None,
     )
+
+
+def _suspects(image: RingImage, slot: Slot, landed: Any, after: int) -> dict[tuple[str, int], None]:
+    """The lines whose launches may lie between the landed mark and the next one."""
+    records = image.records
+    before = records[records["seq"] < after]
+    lines: dict[tuple[str, int], None] = {}
+    # Lines between thinned marks do not say which thread they are of.
+    inside = before[(before["seq"] >= slot.landed) & np.isin(before["tid"], (0, landed["tid"]))]
+    for record in inside[(inside["slot"] == NO_SLOT) | (inside["seq"] == slot.landed)]:
+        _add(lines, image, record)
+    # Another thread that launches on this stream may have been in the middle of a line of its own.
+    others = before[(before["slot"] == slot.slot) & (before["tid"] != landed["tid"])]
+    for tid in np.unique(others["tid"]):
+        last = others[others["tid"] == tid][-1]
+        if int(last["seq"]) > slot.landed - _NEAR and not _waits(image, last):
+            _add(lines, image, last)
+    if not lines:
+        # Work of autograd's own threads: the line that waits for it is the last that another thread began.
+        known = before[(before["code"] >= 0) & (before["tid"] != landed["tid"])]
+        known = known if len(known) else before[before["code"] >= 0]
+        if len(known):
+            _add(lines, image, known[-1])
+    return lines
+
+
+def _waits(image: RingImage, record: Any) -> bool:
+    """Whether a thread launches nothing just now: its operators are watched and it has begun none, or it waits."""
+    if (image.records["kind"] == OP).any() and int(record["kind"]) != OP:
+        return True
+    if int(record["code"]) < 0:
+        return True
+    text = linecache.getline(image.codes[int(record["code"])][0], int(record["line"]))
+    return _WAITING.search(text) is not None
+
+
+def _in_flight(image: RingImage, slot: Slot, show: int) -> tuple[Launch, ...]:
+    """What was launched after the landed mark, newest first: operators if they were watched, else lines."""
+    records = image.records
+    flying = records[(records["seq"] >= slot.landed) & ((records["slot"] == slot.slot) | (records["slot"] == NO_SLOT))]
+    ops = flying[flying["kind"] == OP]
+    return tuple(show_record(image, record) for record in (ops if len(ops) else flying)[::-1][:show])
 
 
 def _add(lines: dict[tuple[str, int], None], image: RingImage, record: Any) -> None:

@@ -52,15 +52,17 @@ class Hooks:
     """Everything that locating needs in a process: marks, the operators' watch, the exceptions."""
 
     def __init__(self, settings: Settings) -> None:
+        from tracer.recording import linewatch, marks, offending, opwatch, ring, session, uncompiled
         from tracer.recording.marks import Marks
 
-        session = Session(Path(settings.folder), config.Record(user_code=settings.user_code))
+        uncompiled.pass_by(linewatch, marks, offending, opwatch, ring, session)
+        own = Session(Path(settings.folder), config.Record(user_code=settings.user_code))
         rank = os.environ.get("RANK", "")
         name = f"{os.getpid()}{'-rank' + rank if rank else ''}.ring"
-        self.marks = Marks(Path(settings.folder) / name, session.is_user_file, every_ns=settings.every_ns)
+        self.marks = Marks(Path(settings.folder) / name, own.is_user_file, every_ns=settings.every_ns)
         self.marks.ring.event("process", rank, sys.argv, sys.version)
         self._settings = settings
-        self._is_user_file = session.is_user_file
+        self._is_user_file = own.is_user_file
         self._ops: Any = None
         self._undo: list[Callable[[], object]] = []
 

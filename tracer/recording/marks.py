@@ -9,8 +9,8 @@ blocking launches.
 - A stream that is being captured into a graph is never marked.
 - The first call that comes back with a fatal code ends the marking: nothing that
   is launched afterwards can be told from its consequences.
-- `every_ns` thins the marks out: lines are still written to the ring, but the
-  GPU is asked only that often. The bracket is then some lines wide.
+- `every_ns` thins the marks out: the GPU is asked only that often; the lines in
+  between leave a number in memory and no more. The bracket is then some lines wide.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from types import CodeType, FrameType
+from types import CodeType
+from typing import Any
 
 from tracer.recording.cudamarks import (
     DEINITIALIZED,
@@ -32,12 +33,11 @@ from tracer.recording.cudamarks import (
     TorchGpu,
     Writer,
 )
-from tracer.recording.linewatch import LineWatch
-from tracer.recording.ring import LINE, NO_SLOT, RECORD, RETURN, SHARED_BYTES, Ring
+from tracer.recording.linewatch import DISABLE, LineWatch, user_stack
+from tracer.recording.ring import LINE, NO_SLOT, RETURN, Ring
 
-_ERRORS_KEPT = 50
-DENSE_NS = 0
 SPARSE_NS = 100_000
+_ERRORS_KEPT = 50
 
 
 def is_cuda_error(error: BaseException) -> bool:
@@ -46,66 +46,53 @@ def is_cuda_error(error: BaseException) -> bool:
     return "CUDA error" in text or "[CUDA]" in text or "cudaError" in text or "CUDA_ERROR" in text
 
 
-def user_stack(is_user_file: Callable[[str], bool], frame: FrameType | None, limit: int = 16) -> list[FrameType]:
-    """The user's own frames, innermost first."""
-    found: list[FrameType] = []
-    while frame is not None and len(found) < limit:
-        if is_user_file(frame.f_code.co_filename):
-            found.append(frame)
-        frame = frame.f_back
-    return found
-
-
 class Marks:
     """Marks for one process, from the first CUDA context to the first failure."""
 
     def __init__(
-        self,
-        path: Path,
-        is_user_file: Callable[[str], bool],
-        *,
-        every_ns: int = DENSE_NS,
-        gpu: Gpu | None = None,
+        self, path: Path, is_user_file: Callable[[str], bool], *, every_ns: int = 0, gpu: Gpu | None = None
     ) -> None:
         self.ring = Ring(path)
         self.every_ns = every_ns
         self.why_not = ""
         self.failed = False
-        self._errors: set[str] = set()
         self._is_user_file = is_user_file
         self._gpu = gpu or TorchGpu()
         self._writer: Writer | None = None
-        self._codes: dict[int, int] = {}
-        self._kept: list[CodeType] = []
+        self._lines: dict[int, dict[int, int]] = {}  # id of a code -> line -> its place in the log
+        self._codes: dict[int, CodeType] = {}  # kept, so that an id stays its own
         self._threads: dict[int, int] = {}
-        self.mark: Callable[[int, int, int, int, int, int], None] = self._wait_for_cuda
-        self.watch = LineWatch(is_user_file, self._on_line, self._on_return, self.on_error)
+        self._whos: dict[int, dict[tuple[int, int], tuple[int, int, int]]] = {}
+        self._errors: set[str] = set()
+        self._send: Callable[[int], None] = self._wait_for_cuda  # logs a place and marks it
+        self.watch = LineWatch(is_user_file, self.on_line, self._on_return, self.on_error)
 
     def start(self) -> bool:
         """Watch the user's lines; False where the interpreter cannot."""
         os.register_at_fork(after_in_child=self._forked)
         for frame in user_stack(self._is_user_file, sys._getframe(1)):
-            self.mark(LINE, self.code_id(frame.f_code), frame.f_lineno, -1, -1, -1)
+            self._send(self.place(frame.f_code, frame.f_lineno))
         return self.watch.start()
 
     def stop(self) -> None:
         """Undo the hooks; what was written stays."""
         self.watch.stop()
-        self.mark = _nothing
+        self._send = _nothing
         if self._writer is not None and not self.failed:
             self._writer.release()
 
     def code_id(self, code: CodeType) -> int:
-        """The number of a piece of code in the ring."""
-        found = self._codes.get(id(code))
-        if found is None:
-            self._kept.append(code)  # so that its id stays its own
-            found = self.ring.name("code", code, code.co_filename, code.co_qualname, code.co_firstlineno)
-            self._codes[id(code)] = found
-        return found
+        """The number of a piece of code. Codes of two files may be equal, so they are told apart by identity."""
+        self._codes.setdefault(id(code), code)
+        return self.ring.name("code", ("code", id(code)), code.co_filename, code.co_qualname, code.co_firstlineno)
+
+    def place(self, code: CodeType, line: int, kind: int = LINE) -> int:
+        """The number of a line in the log."""
+        number = self.code_id(code)
+        return self.ring.name("place", (number, line, kind), number, line, kind)
 
     def thread_id(self) -> int:
-        """A small number for the calling thread."""
+        """The calling thread's native id."""
         ident = threading.get_ident()
         found = self._threads.get(ident)
         if found is None:
@@ -113,12 +100,25 @@ class Marks:
             self.ring.event("thread", found, threading.current_thread().name)
         return found
 
-    def _on_line(self, code: CodeType, line: int) -> None:
-        found = self._codes.get(id(code))
-        self.mark(LINE, self.code_id(code) if found is None else found, line, -1, -1, -1)
+    def who(self, slot: int) -> int:
+        """The number of the calling thread on this slot."""
+        tid = self.thread_id()
+        return self.ring.name("who", ("who", tid, slot), tid, slot)
 
-    def _on_return(self, code: CodeType, line: int) -> None:
-        self.mark(RETURN, self.code_id(code), line, -1, -1, -1)
+    def on_line(self, code: CodeType, line: int) -> Any:
+        """Mark a line that is about to run."""
+        launching = self.watch.launching.get(id(code))
+        if launching is not None and line not in launching:
+            return DISABLE
+        self._send(self.place(code, line))
+        return None
+
+    def _on_return(self, code: CodeType | None, line: int) -> None:
+        place = self.ring.name("place", ("nobody",), -1, 0, RETURN) if code is None else self.place(code, line, RETURN)
+        if self.every_ns and self._writer is not None:
+            self.ring.log(place, self.who(NO_SLOT))
+        else:
+            self._send(place)
 
     def on_error(self, error: BaseException) -> None:
         """Note an exception that speaks of CUDA, caught or not, with the frames above and below it."""
@@ -134,10 +134,10 @@ class Marks:
         self._errors.add(where)
         self.ring.event("error", type(error).__name__, str(error), rows, self.thread_id())
 
-    def _wait_for_cuda(self, kind: int, code: int, line: int, stack: int, op: int, autograd: int) -> None:
+    def _wait_for_cuda(self, place: int) -> None:
         gpu = self._gpu
         if not gpu.has_context():
-            self.ring.put(kind, NO_SLOT, self.thread_id(), code, line, stack, op, autograd)
+            self.ring.log(place, self.who(NO_SLOT))
             return
         try:
             self._writer = gpu.make_writer(self.ring)
@@ -145,74 +145,156 @@ class Marks:
                 raise MarksUnavailable("the driver says that this device cannot do stream memory operations")
         except MarksUnavailable as error:
             self.why_not = str(error)
-            self.mark = _nothing
+            self._end()
             self.ring.event("no_marks", str(error))
             return
-        self.mark = self._make_mark(self._writer)
-        self.ring.event("armed")
-        self.mark(kind, code, line, stack, op, autograd)
+        self._send = self._make_send(self._writer)
+        self.watch.hear(self._make_thinned(self._send) if self.every_ns else self._make_dense(self._send))
+        self.ring.event("armed", self.every_ns)
+        self._send(place)
 
-    def _make_mark(self, writer: Writer) -> Callable[[int, int, int, int, int, int], None]:
+    def _make_dense(self, send: Callable[[int], None]) -> Callable[[CodeType, int], Any]:
+        """What hears of each line."""
+        lines, first = self._lines, self._first_time
+
+        def on_line(code: CodeType, line: int) -> Any:
+            try:
+                place = lines[id(code)][line]
+            except KeyError:
+                place = first(code, line)
+                if not place:
+                    return DISABLE
+            send(place)
+            return None
+
+        return on_line
+
+    def _make_thinned(self, send: Callable[[int], None]) -> Callable[[CodeType, int], Any]:
+        """What hears of lines when marks are thinned out: two numbers go to memory until a mark is due."""
+        lines, first, ring = self._lines, self._first_time, self.ring
+        numbers, mask, places, last = ring.numbers, ring.mask, ring.places, ring.last
+        whos, now, every = ring.who, time.monotonic_ns, self.every_ns
+        nobody = self.ring.name("who", ("who", 0, NO_SLOT), 0, NO_SLOT)
+        due = 0
+
+        def on_line(code: CodeType, line: int) -> Any:
+            nonlocal due
+            try:
+                place = lines[id(code)][line]
+            except KeyError:
+                place = first(code, line)
+                if not place:
+                    return DISABLE
+            if now() >= due:
+                send(place)
+                due = now() + every
+                return None
+            seq = next(numbers)
+            at = seq & mask
+            places[at] = place
+            whos[at] = nobody
+            last[0] = seq
+            return None
+
+        return on_line
+
+    def _first_time(self, code: CodeType, line: int) -> int:
+        """The place of a line that was not seen before, 0 if it can launch nothing."""
+        if line not in self.watch.launching.get(id(code), (line,)):
+            return 0
+        place = self._lines.setdefault(id(code), {})[line] = self.place(code, line)
+        return place
+
+    def _make_send(self, writer: Writer) -> Callable[[int], None]:
         """The hot path: everything it needs is a local name."""
-        ring, every = self.ring, self.every_ns
-        memory, mask, numbers = ring.memory, ring.capacity - 1, ring.numbers
-        pack, now, ident, threads = RECORD.pack_into, time.monotonic_ns, threading.get_ident, self._threads
-        addresses, write = writer.addresses, writer.write
+        ring = self.ring
+        numbers, mask, places, whos, last = ring.numbers, ring.mask, ring.places, ring.who, ring.last
+        write, ident, known, learn = writer.write, threading.get_ident, self._whos, self._learn
         get_device, get_stream, capturing = self._gpu.device, self._gpu.stream, self._gpu.capturing
-        slots: dict[tuple[int, int], int] = {}
-        last: dict[int, int] = {}
-        size, base = RECORD.size, SHARED_BYTES
-        thread_id = self.thread_id
 
-        def mark(kind: int, code: int, line: int, stack: int, op: int, autograd: int) -> None:
-            time_ns = now()
-            tid = threads.get(ident()) or thread_id()
-            slot = NO_SLOT
+        def send(place: int) -> None:
             device = get_device()
             stream = get_stream(device)
-            found = slots.get((device, stream))
-            if found is None:
-                found = slots[device, stream] = ring.slot(device, stream)
-            if found >= 0 and time_ns - last.get(found, 0) >= every:
-                try:
-                    if not capturing():
-                        slot = found
-                except RuntimeError:
-                    # Another stream is being captured (nothing to do), or the context is dead
-                    # (the next write says so).
-                    slot = found if self._errors else NO_SLOT
-            seq = ring.last = next(numbers)
-            at = base + (seq & mask) * size
-            pack(memory, at, seq, time_ns, tid, code, line, stack, op, autograd, slot, kind)
-            if slot == NO_SLOT:
-                return
-            if every:
-                last[slot] = time_ns
-            result = write(stream, addresses[slot], seq & 0xFFFFFFFF, 0)
-            if result:
-                if result == INVALID_CONTEXT and writer.adopt_thread():
-                    result = write(stream, addresses[slot], seq & 0xFFFFFFFF, 0)
+            try:
+                who, address, slot = known[ident()][device, stream]
+            except KeyError:
+                who, address, slot = learn(device, stream)
+            try:
+                marked = slot != NO_SLOT and not capturing()
+            except RuntimeError:
+                # Another stream is being captured: nothing to do. Or the context is dead: the next write says so.
+                marked = bool(self._errors)
+            seq = next(numbers)
+            at = seq & mask
+            places[at] = place
+            whos[at] = who if marked else self.who(NO_SLOT)
+            last[0] = seq
+            if marked:
+                result = write(stream, address, seq, 0)
                 if result:
-                    self._refused(result, device, code, line)
+                    self._refused(result, device, stream, address, seq)
 
-        return mark
+        return send
 
-    def _refused(self, result: int, device: int, code: int, line: int) -> None:
+    def _learn(self, device: int, stream: int) -> tuple[int, int, int]:
+        """What a thread needs to mark a stream that it marks for the first time."""
+        assert self._writer is not None
+        slot = self.ring.slot(device, stream)
+        address = 0 if slot == NO_SLOT else self._writer.addresses[slot]
+        found = self._whos.setdefault(threading.get_ident(), {})[device, stream] = (self.who(slot), address, slot)
+        return found
+
+    def send_op(self, code: int, line: int, stack: int, op: int, autograd: int) -> None:
+        """Mark an operator that is about to run."""
+        if self._writer is None and self._send is not _nothing and self._gpu.has_context():
+            self._send(self.ring.name("place", ("nobody",), -1, 0, RETURN))
+        writer = self._writer
+        if writer is None or self._send is _nothing:
+            self.ring.put_op(NO_SLOT, self.thread_id(), code, line, stack, op, autograd)
+            return
+        device = self._gpu.device()
+        stream = self._gpu.stream(device)
+        try:
+            _, address, slot = self._whos[threading.get_ident()][device, stream]
+        except KeyError:
+            _, address, slot = self._learn(device, stream)
+        try:
+            marked = slot != NO_SLOT and not self._gpu.capturing()
+        except RuntimeError:
+            marked = bool(self._errors)
+        seq = self.ring.put_op(slot if marked else NO_SLOT, self.thread_id(), code, line, stack, op, autograd)
+        if marked:
+            result = writer.write(stream, address, seq, 0)
+            if result:
+                self._refused(result, device, stream, address, seq)
+
+    def _refused(self, result: int, device: int, stream: int, address: int, seq: int) -> None:
+        writer = self._writer
+        if result == INVALID_CONTEXT and writer is not None and writer.adopt_thread():
+            result = writer.write(stream, address, seq, 0)
         if result in FATAL:
             self.failed = True
-            self.mark = _nothing
-            self.ring.event("dead", result, FATAL[result], device, code, line, self.thread_id())
+            self._end()
+            self.ring.event("dead", result, FATAL[result], device, self.thread_id())
         elif result == DEINITIALIZED:
-            self.mark = _nothing
+            self._end()
+
+    def _end(self) -> None:
+        self._send = _nothing
+        self.watch.hear(_nothing_on_line)
 
     def _forked(self) -> None:
         # The child shares the parent's ring and must not write to it; CUDA does not survive a fork anyway.
-        self.mark = _nothing
+        self._send = _nothing
         self.watch.stop()
 
 
-def _nothing(kind: int, code: int, line: int, stack: int, op: int, autograd: int) -> None:
+def _nothing(place: int) -> None:
     """A mark where there is nothing to mark."""
+
+
+def _nothing_on_line(code: CodeType, line: int) -> Any:
+    return DISABLE
 
 
 def _frames_of(error: BaseException) -> list[tuple[str, int, str]]:

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable
+from types import FrameType
 from typing import Any
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from tracer.recording.marks import Marks, is_cuda_error, user_stack
-from tracer.recording.ring import OP
+from tracer.recording.linewatch import is_user_frame, user_stack
+from tracer.recording.marks import Marks, is_cuda_error
 
 _SHORT = {
     "float32": "f32",
@@ -29,6 +30,7 @@ _SHORT = {
     "uint8": "u8",
     "bool": "bool",
 }
+_STACK = 16  # user frames
 
 Check = Callable[..., list[str]]  # offending.check
 
@@ -53,16 +55,6 @@ def _show(value: Any) -> str:
     return text if len(text) <= 24 else "..."
 
 
-def _tensors(values: Iterable[Any]) -> list[torch.Tensor]:
-    found = []
-    for value in values:
-        if isinstance(value, torch.Tensor):
-            found.append(value)
-        elif isinstance(value, list | tuple):
-            found.extend(item for item in value if isinstance(item, torch.Tensor))
-    return found
-
-
 class OpWatch(TorchDispatchMode):  # type: ignore[misc]
     """Marks each operator on CUDA tensors; with `check`, looks at its inputs first."""
 
@@ -70,16 +62,24 @@ class OpWatch(TorchDispatchMode):  # type: ignore[misc]
         self, marks: Marks, is_user_file: Callable[[str], bool], check: Check | None = None, device: str = "cuda"
     ) -> None:
         super().__init__()
-        self._device = device
         self._marks = marks
         self._is_user_file = is_user_file
         self._check = check
-        self._ops: dict[object, int] = {}
+        self._device = device
+        self._ops: dict[object, int] = {}  # operator, dtypes and shapes -> its number
+        self._texts: dict[int, str] = {}
+        self._views: dict[Any, bool] = {}
+        self._stacks: dict[object, tuple[int, int, int]] = {}  # codes and lines -> code, line, number of the stack
 
     @classmethod
     def ignore_compile_internals(cls) -> bool:
         """Compiled functions stay compiled."""
         return True
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Torch would import all of its compiler to say so; `uncompiled.py` does it for nothing."""
+        return False
 
     def enter_if_alone(self) -> bool:
         """Push the mode on the calling thread, unless the program has modes of its own there just now."""
@@ -90,18 +90,25 @@ class OpWatch(TorchDispatchMode):  # type: ignore[misc]
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Mark, look, run."""
-        kwargs = kwargs or {}
-        tensors = _tensors(args)
-        if func.is_view or not (
-            any(tensor.device.type == self._device for tensor in tensors)
-            or torch.device(kwargs.get("device") or "cpu").type == self._device
-        ):
+        if kwargs is None:
+            kwargs = {}
+        key = [func]
+        here = False
+        for value in args:
+            if isinstance(value, torch.Tensor):
+                key += (value.dtype, value.shape)
+                here = here or value.device.type == self._device
+            elif isinstance(value, list | tuple):
+                for item in value:
+                    if isinstance(item, torch.Tensor):
+                        key += (item.dtype, item.shape)
+                        here = here or item.device.type == self._device
+        if not here:
+            device = kwargs.get("device")
+            here = device is not None and torch.device(device).type == self._device
+        if not here or self._is_view(func):
             return func(*args, **kwargs)
-        key = (func, *((tensor.dtype, tensor.shape) for tensor in tensors))
-        op = self._ops.get(key)
-        if op is None:
-            text = show_op(func, args)
-            op = self._ops[key] = self._marks.ring.name("op", ("op", text), text)
+        op = self._ops.get(tuple(key)) or self._name_op(tuple(key), func, args)
         self._record(op)
         if self._check is not None:
             found = self._check(func, args, kwargs, self._user_name)
@@ -115,6 +122,50 @@ class OpWatch(TorchDispatchMode):  # type: ignore[misc]
                 self._marks.on_error(error)
             raise
 
+    def _is_view(self, func: Any) -> bool:
+        found = self._views.get(func)
+        if found is None:
+            found = self._views[func] = bool(func.is_view)
+        return found
+
+    def _name_op(self, key: tuple[Any, ...], func: Any, args: Any) -> int:
+        text = show_op(func, args)
+        op = self._ops[key] = self._marks.ring.name("op", ("op", text), text)
+        self._texts[op] = text
+        return op
+
+    def _record(self, op: int) -> None:
+        code, line, stack = self._stack()
+        node = torch._C._current_autograd_node()
+        if node is None:
+            # The node was made just before autograd passed the call on to us.
+            autograd = torch._C._autograd._get_sequence_nr() - 1
+        else:
+            autograd = node._sequence_nr()
+            text = f"{node.name()}: {self._texts[op]}"
+            op = self._marks.ring.name("op", ("op", text), text)
+        self._marks.send_op(code, line, stack, op, autograd)
+
+    def _stack(self) -> tuple[int, int, int]:
+        """The user's frames as numbers: code and line of the innermost, and the whole stack."""
+        is_user_file = self._is_user_file
+        found: list[FrameType] = []
+        frame = sys._getframe(2).f_back  # none on a thread of autograd
+        key: list[int] = []
+        while frame is not None and len(found) < _STACK:
+            if is_user_frame(is_user_file, frame):
+                found.append(frame)
+                key += (id(frame.f_code), frame.f_lineno)
+            frame = frame.f_back
+        if not found:
+            return -1, 0, -1
+        known = self._stacks.get(tuple(key))
+        if known is None:
+            places = [(self._marks.code_id(frame.f_code), frame.f_lineno) for frame in found]
+            number = self._marks.ring.name("stack", ("stack", *places), places)
+            known = self._stacks[tuple(key)] = (*places[0], number)
+        return known
+
     def _user_name(self, name: str, value: torch.Tensor) -> str:
         """What the user's own frames call this tensor, the innermost first; else the operator's name for it."""
         for frame in user_stack(self._is_user_file, sys._getframe(1)):
@@ -127,19 +178,3 @@ class OpWatch(TorchDispatchMode):  # type: ignore[misc]
                 ):
                     return str(known)
         return name
-
-    def _record(self, op: int) -> None:
-        marks = self._marks
-        frames = user_stack(self._is_user_file, sys._getframe(2))
-        places = [(marks.code_id(frame.f_code), frame.f_lineno) for frame in frames]
-        stack = marks.ring.name("stack", ("stack", *places), places) if places else -1
-        node = torch._C._current_autograd_node()
-        if node is None:
-            # The node was made just before autograd passed the call on to us.
-            autograd = torch._C._autograd._get_sequence_nr() - 1
-        else:
-            autograd = node._sequence_nr()
-            name = node.name()
-            op = marks.ring.name("op", ("backward", op, name), f"{name}: {marks.ring.text(op)}")
-        code, line = places[0] if places else (-1, 0)
-        marks.mark(OP, code, line, stack, op, autograd)
