@@ -1,0 +1,174 @@
+"""What recording costs: one launch-bound and one GPU-bound loop, in fresh processes, paired and interleaved.
+
+    python tests/bench/recording_cost.py [--rounds 7] [--out table.json] [--each]
+
+Every round runs each variant once, in an order that turns; a ratio is taken within its
+round. `--each` adds our recorders one by one.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+LOOP = Path(__file__).with_name("recording_loop.py")
+ROOT = LOOP.parents[2]
+# The window opens where the program's own profiler would: after 4 + 25 + 2 steps of the loops.
+OURS = [
+    "window.skip=29",
+    "window.warmup=2",
+    "window.steps=78",
+    "window.step_from=optimizer",
+    'output.formats=["json"]',
+]
+OFF = {name: f"record.{name}=false" for name in ("ledger", "lines", "clocks", "samples", "sync_events")}
+PLAIN = "torch.profiler CPU+CUDA"
+VARIANTS = {
+    "nothing": None,
+    PLAIN: None,
+    "tracer, everything on": [],
+    "torch.profiler with_stack": None,
+    "viztracer --log_torch": None,
+}
+EACH = {
+    "tracer, profiler only": list(OFF.values()),
+    **{f"tracer, {name} alone": [off for key, off in OFF.items() if key != name] for name in OFF},
+}
+
+
+def command(name: str, gate: Path, out: Path, folder: Path) -> list[str]:
+    kind = {PLAIN: "profiler", "torch.profiler with_stack": "with_stack"}.get(name, "bare")
+    program = [str(LOOP), kind, str(gate), str(out)]
+    if name.startswith("viztracer"):
+        quiet = ["--quiet", "--ignore_frozen", "-o", str(folder / "viz.json")]
+        return [sys.executable, "-m", "viztracer", "--log_torch", *quiet, "--", *program]
+    if name.startswith("tracer"):
+        keys = [*OURS, *({**VARIANTS, **EACH}[name] or []), f"output.folder={folder}"]
+        return [sys.executable, "-m", "tracer", "run", *keys, "--", sys.executable, *program]
+    return [sys.executable, *program]
+
+
+class Running:
+    """A variant's process, importing, and held at a gate until its turn comes."""
+
+    def __init__(self, name: str, number: int) -> None:
+        self.name = name
+        self._folder = tempfile.TemporaryDirectory()
+        folder = Path(self._folder.name)
+        self._gate, self._out, self._log = folder / "gate", folder / "times.json", folder / "log"
+        environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
+        with self._log.open("wb") as log:
+            self._process = subprocess.Popen(
+                command(name, self._gate, self._out, folder), stdout=log, stderr=log, env=environment, cwd=folder
+            )
+
+    def finish(self) -> dict[str, float] | None:
+        """Let it run; the median step of each loop in ms."""
+        self._gate.touch()
+        until = time.monotonic() + 90
+        while not self._out.exists() and self._process.poll() is None and time.monotonic() < until:
+            time.sleep(0.02)
+        self._process.poll() is None and time.sleep(0.3)
+        try:
+            times = json.loads(self._out.read_text())
+        except (OSError, ValueError):
+            print(f"{self.name} failed:\n{self._log.read_text()[-3000:]}", file=sys.stderr)
+            times = None
+        try:
+            self._process.wait(60)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        if times is None or (self.name.startswith("tracer") and not self._recorded()):
+            return None
+        return {loop: 1e3 * statistics.median(steps) for loop, steps in times.items()}
+
+    def _recorded(self) -> bool:
+        """Whether ours really recorded the window: a figure without a recording is worth nothing."""
+        found = list(Path(self._folder.name).glob("*/rank*/manifest.json"))
+        if found and json.loads(found[0].read_text()).get("kineto"):
+            self.manifest = json.loads(found[0].read_text())
+            return True
+        print(f"{self.name} recorded nothing:\n{self._log.read_text()[-3000:]}", file=sys.stderr)
+        return False
+
+
+Round = dict[str, dict[str, float]]  # variant -> loop -> ms
+
+
+def measure(names: list[str], rounds: int, limit_s: float) -> tuple[list[Round], dict[str, object]]:
+    """For each round, variant -> loop -> ms; and what our recorders said in the last."""
+    end = time.monotonic() + limit_s
+    found: list[Round] = []
+    said: dict[str, object] = {}
+    turns = [(number, names[(at + number) % len(names)]) for number in range(rounds) for at in range(len(names))]
+    waiting = Running(turns[0][1], 0)
+    for at, (number, name) in enumerate(turns):
+        current = waiting
+        result = current.finish()
+        if at + 1 < len(turns):
+            waiting = Running(turns[at + 1][1], at + 1)
+            time.sleep(3.5)  # its imports are over before it is measured
+        while len(found) <= number:
+            found.append({})
+        if result is not None:
+            found[number][name] = result
+            said = getattr(current, "manifest", {}).get("recorders", said) or said
+        if time.monotonic() > end:
+            print(f"stopped after {limit_s:.0f} s: {number + 1} rounds begun", file=sys.stderr)
+            if at + 1 < len(turns):
+                waiting.finish()
+            break
+    return found, said
+
+
+def table(rounds: list[Round], names: list[str]) -> str:
+    head = ["variant", "launch-bound ms a step", "over nothing", "over torch.profiler", "GPU-bound ms", "over nothing"]
+    lines = ["| " + " | ".join([*head, "rounds"]) + " |"]
+    lines.append("|---|---|---|---|---|---|---|")
+
+    def ratio(name: str, base: str, loop: str) -> str:
+        pairs = [r[name][loop] / r[base][loop] for r in rounds if name in r and base in r]
+        return f"{statistics.median(pairs):.2f} ({min(pairs):.2f}-{max(pairs):.2f})" if pairs else "-"
+
+    def middle(name: str, loop: str) -> str:
+        values = [r[name][loop] for r in rounds if name in r]
+        return f"{statistics.median(values):.2f}" if values else "-"
+
+    for name in names:
+        cells = [name, middle(name, "launch-bound"), ratio(name, "nothing", "launch-bound")]
+        cells += [ratio(name, PLAIN, "launch-bound"), middle(name, "gpu-bound"), ratio(name, "nothing", "gpu-bound")]
+        lines.append("| " + " | ".join([*cells, str(sum(name in r for r in rounds))]) + " |")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--limit", type=float, default=260.0, help="seconds after which no new process is measured")
+    parser.add_argument("--each", action="store_true")
+    parser.add_argument("--only", default="", help="part of the names to be measured")
+    parser.add_argument("--out", type=Path)
+    arguments = parser.parse_args()
+    names = [*VARIANTS, *(EACH if arguments.each else {})]
+    names = [name for name in names if arguments.only in name or name in ("nothing", PLAIN)]
+    rounds, said = measure(names, arguments.rounds, arguments.limit)
+
+    import torch
+
+    device = torch.cuda.get_device_name() if torch.cuda.is_available() else "no GPU"
+    where = f"{device}, torch {torch.__version__}, Python {sys.version.split()[0]}, {time.strftime('%Y-%m-%d')}"
+    print(f"{where}\n\n{table(rounds, names)}\n\nour recorders: {json.dumps(said)}")
+    if arguments.out:
+        arguments.out.write_text(json.dumps({"where": where, "rounds": rounds, "recorders": said}))
+
+
+if __name__ == "__main__":
+    main()
