@@ -15,7 +15,7 @@ import tracer
 from tracer.recording.session import Session
 
 _SECRET = re.compile(
-    r"secret|token|passw|passphrase|pwd$|credential|api_?key|access_?key|private|auth|cookie|session|signature|_key$|^key$|dsn$",
+    r"secret|token(?!iz|s)|passw|passphrase|pwd$|credential|api_?key|access_?key|private|auth|cookie|session|signature|_key$|^key$|dsn$",
     re.IGNORECASE,
 )
 _HARMLESS = re.compile(r"^(XDG_|DBUS_|DESKTOP_|GDM)?SESSION(_ID|_TYPE|_CLASS|NAME)?$|^PWD$|^OLDPWD$|^SSH_AUTH_SOCK$")

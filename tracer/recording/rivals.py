@@ -55,7 +55,7 @@ class Rivals:
         self._ours = ours  # our inner profiler, if there is one
         self._events = events
         self._waiting: set[int] = set()  # their torch.profiler objects that were started
-        self._running: set[int] = set()  # their inner profilers that hold the session
+        self._running: list[Any] = []  # their inner profiler that holds the session
         self._started = (0, 0)  # monotonic ns, step
         self.last = (0, 0, 0, 0)  # of their last session: start and end in monotonic ns, first and last step
         self._ended: Any = None  # the inner profiler of that session
@@ -65,7 +65,7 @@ class Rivals:
             Noting(profile, "stop", lambda profiler: self._waiting.discard(id(profiler))).remove,
             Noting(inner, "_prepare_trace", self._theirs_prepares).remove,
             Noting(inner, "_start_trace", self._theirs_starts).remove,
-            Noting(inner, "__exit__", self._theirs_ends).remove,
+            _after_stop(self._theirs_ended),
             _after(inner, "export_chrome_trace", self._theirs_saved),
         ]
 
@@ -96,21 +96,19 @@ class Rivals:
         return profiler is self._ours()
 
     def _theirs_prepares(self, profiler: Any) -> None:
-        if not self._is_ours(profiler) and id(profiler) not in self._running:
-            self._running.add(id(profiler))
+        if not self._is_ours(profiler) and not self._running:
+            self._running.append(profiler)
             self._events.before_theirs()
 
     def _theirs_starts(self, profiler: Any) -> None:
         if not self._is_ours(profiler):
-            self._running.add(id(profiler))
             self._started = (time.monotonic_ns(), self._events.number)
             self._events.theirs(running=True)
 
-    def _theirs_ends(self, profiler: Any) -> None:
-        if not self._is_ours(profiler) and id(profiler) in self._running:
-            self._running.discard(id(profiler))
+    def _theirs_ended(self) -> None:
+        if self._running:
+            self._ended = self._running.pop()
             self.last = (self._started[0], time.monotonic_ns(), self._started[1], self._events.number)
-            self._ended = profiler  # its results are there once __exit__ has run
             self._copy = None
             self._events.theirs(running=False)
 
@@ -161,6 +159,24 @@ def _after(owner: type, name: str, call: Callable[[Any, str], None]) -> Callable
         if owner.__dict__.get(name) is export_chrome_trace:
             setattr(owner, name, original)
 
+    return undo
+
+
+def _after_stop(call: Callable[[], None]) -> Callable[[], None]:
+    """Be told when any profiler has stopped. `with` fetches `__exit__` before it enters: no place to look."""
+    from torch.autograd import profiler
+
+    original = profiler._run_on_profiler_stop
+
+    def run_on_profiler_stop() -> None:
+        original()
+        call()
+
+    def undo() -> None:
+        if profiler._run_on_profiler_stop is run_on_profiler_stop:
+            profiler._run_on_profiler_stop = original
+
+    profiler._run_on_profiler_stop = run_on_profiler_stop
     return undo
 
 
