@@ -11,6 +11,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import urllib.parse
 from collections.abc import Callable
@@ -35,7 +36,7 @@ _PAGE = """<!doctype html>
 <meta charset="utf-8">
 <title>tracer: hand over to Perfetto</title>
 <style>body{font:16px sans-serif;max-width:40em;margin:4em auto}button{font:inherit;padding:.5em 1em}</style>
-<p id="say">This page hands <b>NAME</b> to the Perfetto UI in a new tab; the trace stays on this machine.</p>
+<p id="say">This page hands the trace to the Perfetto UI in a new tab; the trace stays on this machine.</p>
 <p><button id="go">Open in Perfetto</button></p>
 <script>
 const say = (text) => { document.getElementById('say').textContent = text; };
@@ -164,15 +165,8 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _send_page(self) -> None:
         server = self.server
-        page = _PAGE.replace("<b>NAME</b>", f"<b>{urllib.parse.quote(server.trace.name)}</b>")
-        for word, value in (
-            ("ADDRESS", server.address),
-            ("FILE", server.file_path),
-            ("ORIGIN", UI),
-            ("NAME", server.trace.name),
-        ):
-            page = page.replace(word, json.dumps(value))
-        body = page.encode()
+        words = {"ADDRESS": server.address, "FILE": server.file_path, "ORIGIN": UI, "NAME": server.trace.name}
+        body = re.sub("|".join(words), lambda found: _quoted(words[found[0]]), _PAGE).encode()
         self.send_response(HTTPStatus.OK)
         self.send_header("Content-Type", "text/html")
         self.send_header("Content-Length", str(len(body)))
@@ -183,3 +177,8 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_response(status)
         self.send_header("Content-Length", "0")
         self.end_headers()
+
+
+def _quoted(text: str) -> str:
+    """A string of JavaScript that cannot end the script that it stands in."""
+    return json.dumps(text).replace("<", "\\u003c")

@@ -31,8 +31,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Serve until Ctrl-C."""
     with _file_for(Path(arguments.path)) as file, _make_server(file, arguments) as server:
-        _announce(server, arguments)
         try:
+            _announce(server, arguments)
             server.serve_forever(poll_interval=0.2)
         except KeyboardInterrupt:
             print("\nstopped", flush=True)
@@ -124,7 +124,7 @@ def _address(server: TraceServer, view: View, *, offline: bool) -> str:
 
     commands = [{"id": "dev.perfetto.ExpandTracksByRegex", "args": [text]} for text in view.expand]
     commands += [{"id": "dev.perfetto.PinTracksByRegex", "args": [f"^{name}$"]} for name in view.pins]
-    parts = []
+    parts = ["hideSidebar=true"]
     if offline or server.server_port == PORT:
         parts.append(f"url={quote(server.origin + server.file_path, safe='')}")
     if commands:

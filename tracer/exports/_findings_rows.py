@@ -144,23 +144,27 @@ def _finding_track(scene: Scene, rank: int, key: str) -> Iterator[Row]:
     found = [i for i, finding in enumerate(scene.findings) if finding.rank == rank]
     if not found:
         return
+    parts = []
+    for harmless, colour in ((False, colours.FINDING), (True, colours.HARMLESS)):
+        same = [i for i in found if scene.findings[i].harmless == harmless]
+        if same:
+            parts.append(_finding_slices(scene, same, colour))
+    text = "Each finding once, at its dearest stall: what it is, what it costs, what fixing it would gain, and how."
+    yield from lane_rows(f"{key} {rank}", "Findings", _key(rank), 3, text, parts, flat=True)
+
+
+def _finding_slices(scene: Scene, found: list[int], colour: str) -> Slices:
     findings = [scene.findings[i] for i in found]
-    names, args = _described(scene, np.array(found, np.int32))
+    _, args = _described(scene, np.array(found, np.int32))
     names = scene.text_ids([f"{f.rule} {title_of(f)}" for f in findings])
     extra = (
         Arg("severity", scene.text_ids([f.severity for f in findings]), text=True),
         Arg("message", scene.text_ids([f.message or f.title for f in findings]), text=True),
         Arg("count", np.array([f.count for f in findings], np.int64)),
     )
-    part = Slices(
-        np.array([f.first_ns for f in findings], np.int64),
-        np.array([f.first_dur_ns for f in findings], np.int64),
-        names,
-        "finding",
-        (*args, *extra),
-    )
-    text = "Each finding once, at its dearest stall: what it is, what it costs, what fixing it would gain, and how."
-    yield from lane_rows(f"{key} {rank}", "Findings", _key(rank), 3, text, [part], flat=True)
+    start = np.array([f.first_ns for f in findings], np.int64)
+    dur = np.array([f.first_dur_ns for f in findings], np.int64)
+    return Slices(start, dur, names, "finding", (*args, *extra), colour=colour)
 
 
 def _timer_rows(scene: Scene, rank: int, key: str) -> Iterator[Row]:

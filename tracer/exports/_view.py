@@ -48,11 +48,14 @@ def make_view(scene: Scene, base_ns: int) -> View:
             stall = (int(stalled.start_ns[worst]), int(stalled.dur_ns[worst]))
         elif stall is not None:
             window = _step_of(steps, stall[0]) or _around(*stall)
+    if stall is not None and window is not None:
+        window = _centred(window, stall)
+    last = int(scene.trace.spans.end_ns.max(initial=base_ns)) - base_ns
     tracks = [track for track in scene.trace.tracks if track.on_gpu]
     rows = ["Steps", "Host stalls", "Host's lead", "GPU idle, by cause"]
     few = len({(track.rank, track.device) for track in tracks}) <= 2
     return View(
-        window=None if window is None else (max(window[0] - base_ns, 0), window[1] - base_ns),
+        window=None if window is None else (max(window[0] - base_ns, 0), min(window[1] - base_ns, last)),
         stall=None if stall is None else (stall[0] - base_ns, stall[1]),
         pins=tuple(rows if few else rows[:2]),
         expand=("^GPU .*", "^Host.*", r" \d+$"),
@@ -64,6 +67,13 @@ def _step_of(steps: Steps, time_ns: int) -> tuple[int, int] | None:
     """The step that a moment lies in."""
     at = np.flatnonzero((steps.start_ns <= time_ns) & (steps.start_ns + steps.dur_ns > time_ns))
     return (int(steps.start_ns[at[0]]), int((steps.start_ns + steps.dur_ns)[at[0]])) if len(at) else None
+
+
+def _centred(window: tuple[int, int], stall: tuple[int, int]) -> tuple[int, int]:
+    """A window that holds the whole step with the stall in its middle, where the UI moves what it selects."""
+    middle = stall[0] + stall[1] // 2
+    half = max(middle - window[0], window[1] - middle)
+    return middle - half, middle + half
 
 
 def _around(start_ns: int, dur_ns: int) -> tuple[int, int]:

@@ -1,0 +1,69 @@
+// A Perfetto UI in headless Chromium, told what to do by lines of JSON on stdin; one line of JSON answers each.
+// Nothing but the address's own server may be reached.
+import {mkdtempSync, rmSync} from 'node:fs';
+import {tmpdir} from 'node:os';
+import {join} from 'node:path';
+import {createInterface} from 'node:readline';
+import {chromium} from 'playwright-core';
+
+const [address, width, height] = [process.argv[2], Number(process.argv[3]), Number(process.argv[4])];
+const origin = new URL(address).origin;
+const profile = mkdtempSync(join(tmpdir(), 'tracer-ui-'));
+const problems = [];
+const browser = await chromium.launchPersistentContext(profile, {
+  executablePath: process.env.CHROMIUM || '/usr/bin/chromium', headless: true, viewport: {width, height},
+  serviceWorkers: 'block',
+  args: ['--no-sandbox', '--disable-gpu', '--disable-quic', '--no-first-run', '--disable-background-networking',
+         '--disable-component-update', '--disable-sync', '--disable-dev-shm-usage'],
+});
+
+async function start() {
+  await browser.route('**/*', (route) => {
+    const mine = route.request().url().startsWith(origin);
+    return mine ? route.continue() : route.abort();
+  });
+  const page = browser.pages()[0] ?? await browser.newPage();
+  page.setDefaultTimeout(120_000);
+  page.on('pageerror', (error) => problems.push(error.message));
+  await page.addInitScript(() => {
+    // No greeting about cookies and statistics over the pictures.
+    localStorage.setItem('perfettoSettings', JSON.stringify({analyticsEnable: false}));
+  });
+  await page.goto(address);
+  await page.waitForFunction(() => window.app?.trace && !window.app.isLoadingTrace && window.waitForPerfettoIdle);
+  await idle(page);
+  return page;
+}
+
+const idle = (page) => page.evaluate(() => window.waitForPerfettoIdle(500));
+
+const does = {
+  evaluate: (page, {script}) => page.evaluate(`(async () => { const app = window.app, trace = app.trace; ${script} })()`),
+  click: (page, {x, y}) => page.mouse.click(x, y),
+  press: (page, {text}) => page.getByText(text, {exact: true}).first().click(),
+  text: (page, {selector}) => page.locator(selector).allInnerTexts(),
+  screenshot: (page, {path, clip}) => page.screenshot({path, clip}),
+  problems: async (page) => [...problems, ...await page.locator('.pf-modal-dialog').allInnerTexts()],
+};
+
+let page;
+const say = (answer) => process.stdout.write(JSON.stringify(answer) + '\n');
+try {
+  page = await start();
+  say({value: 'ready'});
+  for await (const line of createInterface({input: process.stdin})) {
+    const order = JSON.parse(line);
+    try {
+      const value = await does[order.do](page, order);
+      await idle(page);
+      say({value: order.do === 'screenshot' ? null : value ?? null});
+    } catch (error) {
+      say({error: String(error.message ?? error)});
+    }
+  }
+} catch (error) {
+  say({error: `${error.message ?? error}\n${problems.join('\n')}`});
+} finally {
+  await browser.close();
+  rmSync(profile, {recursive: true, force: true});
+}
