@@ -61,8 +61,9 @@ def steps(rows: Sequence[Step]) -> Markup:
         left = _LEFT + at * wide + (wide - bar) / 2
         whole, busy = height * step.wall_ns / longest, height * min(step.busy_ns, step.wall_ns) / longest
         held = height * min(step.stalled_ns, step.wall_ns) / longest
+        rank = f", rank {step.rank}" if ranks else ""
         title = (
-            f"step {step.number}{f', rank {step.rank}' if ranks else ''}: {show_ns(step.wall_ns)}, GPU busy {show_ns(step.busy_ns)},"
+            f"step {step.number}{rank}: {show_ns(step.wall_ns)}, GPU busy {show_ns(step.busy_ns)},"
             f" idle {show_ns(step.idle_ns)}, host held {show_ns(step.stalled_ns)}"
         )
         column = [

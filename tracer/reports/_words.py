@@ -18,6 +18,11 @@ def plain(text: str) -> str:
     return _UNSAFE.sub(lambda found: ascii(found[0])[1:-1], text.expandtabs(4))
 
 
+def escape(text: str) -> str:
+    """JSON with the same characters in its strings as escapes, so that it reads back as it was."""
+    return _UNSAFE.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+
+
 def one_line(text: str) -> str:
     """The same on one line."""
     return plain(text).replace("\n", " ")

@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 
 from tracer.errors import TraceError
+from tracer.reports._words import escape
 from tracer.results import SCHEMA, Audit, Benchmark, Diff
 
 SUFFIX = ".json"
@@ -35,7 +36,7 @@ def render_benchmark(result: Benchmark) -> str:
 def _dump(result: Audit | Diff | Benchmark) -> str:
     plain = msgspec.to_builtins(result, enc_hook=_plain, str_keys=True)
     encoded = msgspec.json.encode(_printable(plain))
-    return msgspec.json.format(encoded, indent=2).decode() + "\n"
+    return escape(msgspec.json.format(encoded, indent=2).decode() + "\n")
 
 
 def parse(data: bytes | str, source: str = "the file") -> Audit:
