@@ -179,7 +179,7 @@ def _loading(trace: Trace, launches: Launches, does: Bytes) -> Bools:
     order = np.lexsort((spans.start_ns[launches.call], names))
     first = order[np.unique(names[order], return_index=True)[1]]
     calls_of_first = launches.call[first]
-    found[calls_of_first[spans.dur_ns[calls_of_first] >= LOAD_HELD_NS]] = True
+    found[calls_of_first[(spans.dur_ns[calls_of_first] >= LOAD_HELD_NS) & (does[calls_of_first] == Does.LAUNCH)]] = True
     return found & ~np.isin(does, (*WAITS, Does.COPY_WAIT, Does.MALLOC, Does.FREE, Does.PIN, Does.UNPIN))
 
 

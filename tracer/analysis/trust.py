@@ -115,9 +115,8 @@ def _of_launches(trace: Trace, launches: Launches, does: Bytes, limits: list[str
     first, last = known[0], known[-1]
     if first > 0:
         low = int(spans.start_ns[rows[first]])
+    high = int(spans.end_ns[np.flatnonzero(trace.is_work)].max())
     if last < len(rows) - 1:
-        work = launches.work[launches.call == rows[last]]
-        high = int(spans.end_ns[work].max())
         text += f"; GPU records end {show_ns(window_of(trace)[1] - high)} before the window does"
     inside = int(np.sum(good))
     limits.append(f"{text}; busy and idle are given only for the part with the other {inside} launches")
