@@ -75,7 +75,7 @@ def _of_reading(trace: Trace, limits: list[str]) -> bool:
     if cleaned not in ("", "0"):
         limits.append(f"{cleaned} names held characters that cannot be shown and were cleaned")
     for key, text in trace.meta.items():
-        if key.startswith("recorder."):
+        if key.startswith("recorder.") and text.startswith("{"):
             told = json.loads(text)
             if isinstance(told, dict) and told.get("dropped"):
                 limits.append(f"recorder {key.removeprefix('recorder.')}: {told['dropped']} entries dropped")
