@@ -83,21 +83,44 @@ class Child:
         if at_once or torch.cuda.is_initialized():
             self.arm()
         elif _has_gpu():
-            torch.cuda._lazy_call(self._cuda_begins)
+            self._wait_for_cuda()
         elif self._by_time() and not _is_helper():
             self.arm()
 
-    @_guarded
-    def _cuda_begins(self) -> None:
-        """Called by torch in the middle of its initialisation, when CUDA is up but not yet said to be."""
+    def _wait_for_cuda(self) -> None:
+        """Arm when CUDA is up: right after torch's own initialisation, on the thread that asked for it.
+
+        Never in the middle of it: a profiler that starts there waits for CUDA, which waits
+        for it. Modules that took torch's function before us are seen by a thread that
+        begins with the initialisation and looks whether it is over.
+        """
         import torch
 
-        before = torch.cuda._initialized
-        torch.cuda._initialized = True
-        try:
-            self.arm()
-        finally:
-            torch.cuda._initialized = before
+        original = torch.cuda._lazy_init
+
+        @functools.wraps(original)
+        def lazy_init() -> None:
+            original()
+            if torch.cuda.is_initialized() and torch.cuda._lazy_init is lazy_init:
+                torch.cuda._lazy_init = original
+                self._cuda_is_up()
+
+        torch.cuda._lazy_init = lazy_init
+        torch.cuda._lazy_call(lambda: start_new_thread(self._look_for_cuda, ()))
+
+    @_guarded
+    def _look_for_cuda(self) -> None:
+        import torch
+
+        while self._alive and not torch.cuda.is_initialized():
+            time.sleep(0.001)
+        time.sleep(0.05)  # the thread that initialised comes first
+        if self._alive:
+            self._cuda_is_up()
+
+    @_guarded
+    def _cuda_is_up(self) -> None:
+        self.arm()
 
     def _by_time(self) -> bool:
         return self._plan.by_time or self._run.window.step_from == "time" or self._stepless()
