@@ -35,6 +35,7 @@ class Profiler:
             profile_memory=record.memory,
             with_stack=record.stacks == "full",
             experimental_config=_experimental(record),
+            acc_events=True,  # without it torch warns, in the program's own output, that cycles are not kept
         )
 
     @property
