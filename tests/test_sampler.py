@@ -183,7 +183,8 @@ def test_without_py_spy_the_program_is_sampled_from_inside(tmp_path, monkeypatch
 
 
 def test_a_sampler_that_hangs_is_ended_and_said(tmp_path, monkeypatch):
-    text = "import signal, time\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\nprint('Press Control-C', flush=True)\ntime.sleep(60)\n"
+    text = "import signal, time\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\n"
+    text += "print('Press Control-C', flush=True)\ntime.sleep(60)\n"
     monkeypatch.setenv("PATH", fake_py_spy(tmp_path, text))
     monkeypatch.setattr(sampler, "_WRITE_S", 0.3)
 
@@ -200,10 +201,8 @@ def test_a_sampler_that_dies_is_said(tmp_path, monkeypatch):
     time.sleep(0.5)
     sampler.stop()
 
-    assert (
-        "before the window did" in json.loads((tmp_path / sampler.STATE).read_text())["why"]
-        or "without samples" in (json.loads((tmp_path / sampler.STATE).read_text())["why"])
-    )
+    why = json.loads((tmp_path / sampler.STATE).read_text())["why"]
+    assert "before the window did" in why or "without samples" in why
 
 
 def steps_in(program, *, sampled, folder):
