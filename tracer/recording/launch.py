@@ -42,7 +42,15 @@ def command_line(run: config.Run, base: str) -> tuple[list[str], str]:
     words = shlex.split(run.command) if isinstance(run.command, str) else list(run.command or [])
     if not words:
         raise UsageError("run.command is empty", fix="run:\n  command: torchrun --nproc-per-node 2 train.py")
+    words[1:] = [_beside(word, run, base) for word in words[1:]]
     return [_program(words[0]), *words[1:], *run.args], _name_of(words)
+
+
+def _beside(word: str, run: config.Run, base: str) -> str:
+    """A script in a command may lie beside the config, as `run.script` may."""
+    if word.endswith(".py") and not (Path(run.cwd or ".") / word).exists() and (Path(base) / word).is_file():
+        return str(Path(base) / word)
+    return word
 
 
 def _find_script(run: config.Run, base: str) -> str:
