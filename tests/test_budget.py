@@ -2,7 +2,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.audits import MS, TRAIN, finding, make_audit, place
+from tests.audits import FINDINGS, MS, TRAIN, finding, make_audit, place
 from tests.renew_golden import TRACE
 from tracer.analysis.accept import accept, find_comments
 from tracer.analysis.baseline import compare_with_baseline, dump_baseline, parse_baseline
@@ -185,9 +185,18 @@ def test_a_file_that_is_no_baseline_says_how_to_write_one():
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({}, "GPU idle 37 % of the step; two waits cost 2.58 ms of 11.2 ms; the largest part of the rest is launch"),
+        (
+            {},
+            "GPU idle 37 % of the step; two waits cost 2.58 ms of 11.2 ms, most of it item at train.py:17;"
+            " the largest part of the rest is launch overhead (1.12 ms).",
+        ),
+        ({"findings": (finding(),)}, "GPU idle 37 % of the step; item at train.py:17 costs 2.50 ms of 11.2 ms."),
         ({"devices": ()}, "No GPU in this trace"),
-        ({"findings": (), "idle": {"launch.bound": 33 * MS}}, "GPU idle 37 % of the step; mostly launch overhead"),
+        (
+            {"findings": (replace(FINDINGS[2], idle_ns=33 * MS),)},
+            "GPU idle 37 % of the step; mostly launch overhead (4.12 ms).",
+        ),
+        ({"findings": (FINDINGS[2],)}, "GPU idle 37 % of the step; the largest part is launch overhead (1.12 ms)."),
         ({"steps": ()}, "GPU idle 39 % of the window"),
     ],
 )
