@@ -18,7 +18,9 @@ _TYPES: dict[str, Any] = {
     "track": np.int32,
     "corr": np.int64,
     "nbytes": np.int64,
+    "nesting": np.int32,
 }
+_OUTER_FIRST = np.array([{Kind.PYTHON: 0, Kind.MARK: 1, Kind.OP: 2}.get(kind, 3 + kind) for kind in Kind])
 _HELD = (Kind.OP, Kind.CALL, Kind.MARK, Kind.PYTHON)
 
 
@@ -65,12 +67,24 @@ class TraceBuilder:
         return self._frames.setdefault(key, len(self._frames))
 
     def add_spans(
-        self, start_ns: Any, dur_ns: Any, kind: Any, name: Any, track: Any, corr: Any = NONE, nbytes: Any = NONE
+        self,
+        start_ns: Any,
+        dur_ns: Any,
+        kind: Any,
+        name: Any,
+        track: Any,
+        corr: Any = NONE,
+        nbytes: Any = NONE,
+        nesting: Any = 0,
     ) -> range:
-        """Columns (or single values) of new spans; the row numbers to use in detail tables."""
+        """Columns (or single values) of new spans; the row numbers to use in detail tables.
+
+        `nesting` is lower for the outer of two spans that start and end together, where
+        the recorder knows it.
+        """
         size = len(np.atleast_1d(start_ns))
         columns = {"start_ns": start_ns, "dur_ns": dur_ns, "kind": kind, "name": name, "track": track}
-        columns |= {"corr": corr, "nbytes": nbytes}
+        columns |= {"corr": corr, "nbytes": nbytes, "nesting": nesting}
         self._spans.append({key: np.broadcast_to(np.asarray(value), size) for key, value in columns.items()})
         rows = range(self._count, self._count + size)
         self._count += size
@@ -123,8 +137,36 @@ class TraceBuilder:
 
     def _sorted_columns(self) -> tuple[Ids, dict[str, Any]]:
         raw = {key: self._column(key, kind) for key, kind in _TYPES.items()}
-        order = sort_spans(raw["start_ns"], raw["dur_ns"], raw["kind"])
+        order = self._order(raw)
+        del raw["nesting"]
         return order, {key: raw.pop(key)[order] for key in list(raw)}
+
+    def _order(self, raw: dict[str, Any]) -> Ids:
+        """By start, the outer first; never by the order in which the rows came.
+
+        Recorders write nearly in order of time, which a stable sort by one key uses;
+        only spans with the same start are looked at again.
+        """
+        starts = raw["start_ns"]
+        order = np.argsort(starts, kind="stable").astype(np.int32)
+        same = np.zeros(len(order) + 1, np.bool_)
+        same[1:-1] = starts[order[1:]] == starts[order[:-1]]
+        rows = np.flatnonzero(same[1:] | same[:-1])
+        if len(rows):
+            tied = order[rows]
+            names, tracks = _ranks(list(self._names)), _ranks(list(self._tracks))
+            keys = (
+                raw["nbytes"][tied],
+                raw["corr"][tied],
+                names[raw["name"][tied]],
+                raw["nesting"][tied],
+                _OUTER_FIRST[raw["kind"][tied]],
+                -raw["dur_ns"][tied],
+                tracks[raw["track"][tied]],
+                starts[tied],
+            )
+            order[rows] = tied[np.lexsort(keys)]
+        return order
 
     def _column(self, key: str, kind: Any) -> Any:
         parts = [part.pop(key) for part in self._spans] or [np.empty(0, kind)]
@@ -166,21 +208,11 @@ def _renumber(parts: list[Table], moved: Ids) -> Table:
     return type(table)(**(columns | {"span": rows[order].astype(np.int32)}))
 
 
-def sort_spans(start_ns: Ints, dur_ns: Ints, kind: Any) -> Ids:
-    """The order of spans by start, the outer first; those that are equal keep theirs.
-
-    Recorders write nearly in order of time, which a stable sort by one key uses;
-    only spans with the same start are looked at again.
-    """
-    order = np.argsort(start_ns, kind="stable").astype(np.int32)
-    starts = start_ns[order]
-    same = np.zeros(len(starts) + 1, np.bool_)
-    same[1:-1] = starts[1:] == starts[:-1]
-    rows = np.flatnonzero(same[1:] | same[:-1])
-    if len(rows):
-        tied = order[rows]
-        order[rows] = tied[np.lexsort((kind[tied], -dur_ns[tied], start_ns[tied]))]
-    return order
+def _ranks(keys: list[Any]) -> Ints:
+    """For each key its place among all of them in order."""
+    ranks = np.empty(len(keys), np.int64)
+    ranks[sorted(range(len(keys)), key=keys.__getitem__)] = np.arange(len(keys))
+    return ranks
 
 
 def find_parents(start_ns: Ints, dur_ns: Ints, kind: Any, track: Ids) -> Ids:

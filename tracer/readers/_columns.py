@@ -79,7 +79,13 @@ class EventColumns:
         self._names = NameIds(builder)
         self._details = DetailColumns(builder, self._names)
         self._spans = GrowingColumns(
-            start_ns=np.int64, dur_ns=np.int64, kind=np.int8, name=np.int32, place=np.int32, corr=np.int64
+            start_ns=np.int64,
+            dur_ns=np.int64,
+            kind=np.int8,
+            name=np.int32,
+            place=np.int32,
+            corr=np.int64,
+            nesting=np.int32,
         )
         self._sized = GrowingColumns(row=np.int32, nbytes=np.int64)  # of copies and fills
         self._counters: list[tuple[int, int, int, float]] = []  # time, name, device, value
@@ -145,16 +151,17 @@ class EventColumns:
     def _add_spans(self, events: list[Any], kind: Any, ts_ns: Ints, dur_ns: Ints) -> None:
         size = len(events)
         place = np.fromiter(map(self.places.__getitem__, map(_thread_of, events)), np.int32, size)
-        corr = np.full(size, NONE, np.int64)
+        corr, nesting = np.full(size, NONE, np.int64), np.zeros(size, np.int64)
+        coarse = not (ts_ns % 1000).any()  # whole microseconds: spans often start and end together
         for one in np.flatnonzero(np.bincount(kind[kind >= 0], minlength=1)).tolist():
-            if one not in _HAVE_DETAILS:
+            if one not in _HAVE_DETAILS and not (coarse and one in _NESTED):
                 continue
             rows = np.flatnonzero(kind == one)
             picked = [events[at] for at in rows.tolist()]
             raws = [event.args for event in picked]
             spans = (rows + self.rows).astype(np.int32)
             if one == Kind.OP:
-                self._details.add_ops(spans, raws)
+                nesting[rows] = self._details.add_ops(spans, raws)
             elif one == Kind.CALL:
                 corr[rows] = _events.integers([a.correlation for a in decode_args(raws, _events.CallArgs)])
             elif one == Kind.WAIT:
@@ -166,11 +173,22 @@ class EventColumns:
                 if one != Kind.KERNEL:
                     self._sized.append(row=spans, nbytes=_events.integers([a.bytes for a in args]))
                 place[rows] = [self.places[_stream_of(event, a)] for event, a in zip(picked, args, strict=True)]
+            elif one in _NESTED:
+                ids = decode_args(raws, _events.NestingArgs)
+                nesting[rows] = _events.integers([a.python or a.external for a in ids])
             else:
                 places = decode_args(raws, _events.PlaceArgs)
                 place[rows] = [self.places[_stream_of(event, a)] for event, a in zip(picked, places, strict=True)]
         names = np.fromiter(map(self._names.__getitem__, [event.name for event in events]), np.int32, size)
-        self._spans.append(start_ns=ts_ns, dur_ns=dur_ns, kind=kind, name=names, place=place, corr=corr)
+        self._spans.append(
+            start_ns=ts_ns,
+            dur_ns=dur_ns,
+            kind=kind,
+            name=names,
+            place=place,
+            corr=corr,
+            nesting=np.clip(nesting, 0, 2**31 - 1),
+        )
         self.rows += size
 
     # -- the rest -----------------------------------------------------------------------
@@ -222,6 +240,7 @@ class EventColumns:
                 self._counters.append((ns, name, device, float(integer(value))))
 
 
+_NESTED = (Kind.MARK, Kind.PYTHON)
 _HAVE_DETAILS = (Kind.OP, Kind.CALL, Kind.WAIT, *ON_DEVICE)
 
 

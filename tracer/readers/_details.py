@@ -60,8 +60,8 @@ class DetailColumns:
                 columns["span"] += np.int32(first)
                 self._builder.add_table(attribute, table(**columns))
 
-    def add_ops(self, spans: Ids, raws: list[Raw]) -> None:
-        """What operators say; those that say nothing get no row."""
+    def add_ops(self, spans: Ids, raws: list[Raw]) -> Ints:
+        """What operators say, those that say nothing get no row; their ids, which count up in the order of starts."""
         args = decode_args(raws, _events.OpArgs)
         sequence = integers([a.sequence for a in args])
         forward = integers([a.forward for a in args])
@@ -71,6 +71,7 @@ class DetailColumns:
             spans, sequence, forward, shapes = spans[said], sequence[said], forward[said], shapes[said]
         columns = {"span": spans, "sequence": sequence, "forward_lane": forward, "shapes": shapes}
         self._tables["ops"].append(**columns)
+        return integers([a.external for a in args])
 
     def add_waits(self, spans: Ids, events: list[Any], raws: list[Raw]) -> Ints:
         """What synchronisation records say; their correlation ids."""

@@ -73,13 +73,26 @@ class CallArgs(msgspec.Struct, gc=False):
 class OpArgs(
     msgspec.Struct,
     gc=False,
-    rename={"sequence": "Sequence number", "forward": "Fwd thread id", "dims": "Input Dims"},
+    rename={
+        "external": "External id",
+        "sequence": "Sequence number",
+        "forward": "Fwd thread id",
+        "dims": "Input Dims",
+    },
 ):
     """Of an operator's."""
 
+    external: Number = 0
     sequence: Number = NONE
     forward: Number = NONE
     dims: Raw = NOTHING
+
+
+class NestingArgs(msgspec.Struct, gc=False, rename={"external": "External id", "python": "Python id"}):
+    """Of an annotation's or Python function's: ids count up in the order of starts."""
+
+    external: Number = 0
+    python: Number = 0
 
 
 class PlaceArgs(msgspec.Struct, gc=False):
