@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
 import sys
 import textwrap
 import time
@@ -263,3 +264,35 @@ def test_where_the_runs_differ_the_blocking_one_is_right(tmp_path):
     assert found.cause == second.reported
     assert found.cause_from == "blocking run"
     assert any("the marks of the first run pointed at" in note for note in found.notes)
+
+
+def test_json_on_stdout_is_not_mixed_with_what_the_program_prints(tmp_path):
+    script = tmp_path / "train.py"
+    script.write_text(PRELUDE + "print('hello from the program', flush=True)\nlaunch(901, fault=710)\nfail(710)\n")
+
+    done = subprocess.run(
+        [sys.executable, "-m", "tracer", "locate", "--no-rerun", "--format", "json", "--", sys.executable, str(script)],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path])},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert json.loads(done.stdout)["cause"]["line"] == 901
+    assert "hello from the program" in done.stderr
+
+
+def test_what_the_marks_cannot_see_is_said(tmp_path):
+    source = tmp_path / "model.py"
+    source.write_text("loss.backward()\ngraph.replay()\n")
+    body = f"""
+    code = compile("pass", {str(source)!r}, "exec")
+    launch(LINE, fault=710)
+    fail(710)
+    """
+
+    backward = run_fake(tmp_path, body.replace("LINE", "1"), rerun=False)
+    replay = run_fake(tmp_path, body.replace("LINE", "2"), rerun=False)
+
+    assert any("autograd launched it" in note for note in backward.notes)
+    assert any("inside a CUDA graph" in note for note in replay.notes)

@@ -8,7 +8,8 @@ more with launches blocking for the exact call chain and the offending values.
     python -m tracer locate config.yaml key.path=value
     python -m tracer locate -- python train.py --epochs 3
 
-Ends with the program's own exit status.
+Ends with the program's own exit status. `--format json` alone on stdout sends what
+the program prints to stderr.
 """
 
 from __future__ import annotations
@@ -57,6 +58,7 @@ def run(arguments: argparse.Namespace) -> int:
         limit_s=arguments.limit,
         timeout_s=settings.run.timeout,
         user_code=tuple(settings.record.user_code),
+        stdout=2 if arguments.format == "json" and arguments.output is None else None,
     )
     found = locate_program(
         argv,
@@ -67,8 +69,7 @@ def run(arguments: argparse.Namespace) -> int:
     )
     text = msgspec.json.format(msgspec.json.encode(found)).decode() if arguments.format == "json" else render(found)
     if arguments.output is None:
-        # The program's own output is on stdout; only a machine's reader wants the report there.
-        print(text, file=sys.stdout if arguments.format == "json" else sys.stderr)
+        print(text)
     else:
         try:
             Path(arguments.output).write_text(text + "\n", encoding="utf-8")

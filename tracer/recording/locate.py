@@ -40,6 +40,7 @@ class Options:
     limit_s: float | None = None  # of the second run; None: ten times the first, at least two minutes
     timeout_s: float | None = None  # of the first run
     user_code: tuple[str, ...] = ()
+    stdout: int | None = None  # file descriptor for what the program prints; None: ours
 
 
 def locate_program(
@@ -94,7 +95,9 @@ def _run(
             VARIABLE: msgspec.json.encode(settings).decode(),
             "PYTHONPATH": inject + os.pathsep + path if path else inject,
         }
-        outcome = run_program(argv, ready, cwd, limit_s=limit_s or options.timeout_s, quiet=blocking)
+        outcome = run_program(
+            argv, ready, cwd, limit_s=limit_s or options.timeout_s, quiet=blocking, stdout=options.stdout
+        )
         return sight(folder, outcome, blocking=blocking)
 
 
@@ -134,6 +137,8 @@ def conclude(command: str, first: Sighting, second: Sighting | None, notes: Sequ
     if not first.bracket and kind and kind not in _NOT_ASYNC and first.marks_from:
         texts.append(first.marks_from)
     texts.extend(first.others)
+    if kind and cause is not None:
+        texts.extend(_limits(cause, best.forward or first.forward))
     return Located(
         SCHEMA,
         command,
@@ -153,6 +158,13 @@ def conclude(command: str, first: Sighting, second: Sighting | None, notes: Sequ
         advise(kind_of(first), best, command, reproduced=second is None or second.reproduced),
         tuple(texts),
     )
+
+
+def _limits(cause: Place, forward: Place | None) -> Iterator[str]:
+    if ".backward(" in cause.excerpt and forward is None:
+        yield "autograd launched it: the line is that of .backward(); where operators are watched, the forward is named too"
+    if ".replay(" in cause.excerpt:
+        yield "it is inside a CUDA graph, whose launches cannot be marked: run the captured part eagerly for its line"
 
 
 def _same(one: Place, other: Place) -> bool:

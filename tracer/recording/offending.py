@@ -29,10 +29,11 @@ class Wrong:
 
 def check(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], rename: Rename | None = None) -> list[str]:
     """Sentences such as "ids[3, 7] = 1000, valid 0..999"; none if all is well or the operator is not known."""
-    look = _LOOKS.get(func._schema.name.removeprefix("aten::"))
-    if look is None:
+    schema = getattr(func, "_schema", None)  # operators that take functions have none
+    look = _LOOKS.get(schema.name.removeprefix("aten::")) if schema is not None else None
+    if look is None or schema is None:
         return []
-    given = {argument.name: value for argument, value in zip(func._schema.arguments, args, strict=False)}
+    given = {argument.name: value for argument, value in zip(schema.arguments, args, strict=False)}
     given.update(kwargs)
     texts: list[str] = []
     for wrong in look(given):

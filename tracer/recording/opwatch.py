@@ -31,6 +31,7 @@ _SHORT = {
     "bool": "bool",
 }
 _STACK = 16  # user frames
+_LISTED = 8  # tensors of a list that are looked at: optimisers pass hundreds
 
 Check = Callable[..., list[str]]  # offending.check
 
@@ -50,7 +51,7 @@ def _show(value: Any) -> str:
     if isinstance(value, torch.Tensor):
         return show_tensor(value)
     if isinstance(value, list | tuple):
-        return f"[{', '.join(map(_show, value[:8]))}{', ...' if len(value) > 8 else ''}]"
+        return f"[{', '.join(map(_show, value[:_LISTED]))}{', ...' if len(value) > _LISTED else ''}]"
     text = repr(value)
     return text if len(text) <= 24 else "..."
 
@@ -70,6 +71,8 @@ class OpWatch(TorchDispatchMode):  # type: ignore[misc]
         self._texts: dict[int, str] = {}
         self._views: dict[Any, bool] = {}
         self._stacks: dict[object, tuple[int, int, int]] = {}  # codes and lines -> code, line, number of the stack
+
+    supports_higher_order_operators = True
 
     @classmethod
     def ignore_compile_internals(cls) -> bool:
@@ -99,7 +102,7 @@ class OpWatch(TorchDispatchMode):  # type: ignore[misc]
                 key += (value.dtype, value.shape)
                 here = here or value.device.type == self._device
             elif isinstance(value, list | tuple):
-                for item in value:
+                for item in value[:_LISTED]:
                     if isinstance(item, torch.Tensor):
                         key += (item.dtype, item.shape)
                         here = here or item.device.type == self._device
@@ -125,7 +128,7 @@ class OpWatch(TorchDispatchMode):  # type: ignore[misc]
     def _is_view(self, func: Any) -> bool:
         found = self._views.get(func)
         if found is None:
-            found = self._views[func] = bool(func.is_view)
+            found = self._views[func] = bool(getattr(func, "is_view", False))
         return found
 
     def _name_op(self, key: tuple[Any, ...], func: Any, args: Any) -> int:

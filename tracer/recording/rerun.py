@@ -43,8 +43,12 @@ def run_program(
     *,
     limit_s: float | None = None,
     quiet: bool = False,
+    stdout: int | None = None,
 ) -> Outcome:
-    """Run to the end, or to the limit. `quiet` hides what the program prints: it was seen before."""
+    """Run to the end, or to the limit. `quiet` hides what the program prints: it was seen before.
+
+    `stdout` takes what it prints, where ours is wanted for something else.
+    """
     began = time.monotonic()
     watch = Stderr()
     try:
@@ -53,7 +57,7 @@ def run_program(
             env=dict(env),
             cwd=cwd,
             stdin=subprocess.DEVNULL if quiet else None,
-            stdout=subprocess.DEVNULL if quiet else None,
+            stdout=subprocess.DEVNULL if quiet else stdout,
             stderr=subprocess.PIPE,
             start_new_session=limit_s is not None,  # so that it can be ended with all its children
         )

@@ -9,7 +9,7 @@ def render(located: Located) -> str:
     """Plain text: the cause first, then what it rests on."""
     if not located.kind:
         return f"No CUDA error came up (status {located.status})."
-    lines = [f"{located.what}: {located.first.error}", ""]
+    lines = ["", f"{located.kind}: {located.what}", f"    {located.first.error}", ""]
     lines += _cause(located)
     lines += _first(located.first)
     lines += _second(located.second)
