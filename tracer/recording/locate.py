@@ -162,7 +162,7 @@ def conclude(command: str, first: Sighting, second: Sighting | None, notes: Sequ
 
 def _limits(cause: Place, forward: Place | None) -> Iterator[str]:
     if ".backward(" in cause.excerpt and forward is None:
-        yield "autograd launched it: the line is that of .backward(); where operators are watched, the forward is named too"
+        yield "autograd launched it: the line is that of .backward(); watching operators names the forward, too"
     if ".replay(" in cause.excerpt:
         yield "it is inside a CUDA graph, whose launches cannot be marked: run the captured part eagerly for its line"
 
