@@ -86,7 +86,18 @@ def _report(settings: Config, outcome: Outcome) -> int:
     if outcome.failed:
         print(f"tracer: {outcome.failed}", file=sys.stderr)
         status = 4
+    if settings.record.flight_recorder:
+        _say_where_it_crashed(outcome)
     return status
+
+
+def _say_where_it_crashed(outcome: Outcome) -> None:
+    from tracer.recording.flight import collect
+    from tracer.reports._located import render
+
+    located = collect(outcome.folder, outcome.status)
+    if located is not None:
+        print(render(located), file=sys.stderr)
 
 
 def report(folder: str, *formats: str, budget: Mapping[str, Any] | None = None) -> int:
