@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,6 +28,7 @@ from tracer.readers._align import Zero, by_beacons, by_functions
 from tracer.trace import NONE, Frames, Loss, Samples, Trace, Track
 
 BEACON = "tracer_beacon_"
+_OWN = re.compile(r"(^|/)tracer/recording/\w+\.py$")
 
 
 class _Args(msgspec.Struct):
@@ -104,7 +106,8 @@ def _corrected(taken: list[Taken], offset_ns: int, beacons: list[tuple[str, int,
             if name in times:
                 shown[sample.time_ns] = times[name]
     for sample in taken:
-        if any(name.startswith(BEACON) for name, _, _ in sample.stack):
+        # A bare thread of the recorder itself: its outermost frame is one of ours.
+        if _OWN.search(sample.stack[0][1]):
             continue
         time = sample.time_ns + offset_ns
         entry, end = shown.get(sample.time_ns, (time, time))
@@ -167,12 +170,13 @@ def _taken(events: list[_Event]) -> Iterator[Taken]:
             at += 1
         following = int(moments[number + 1]) if number + 1 < len(moments) else moment
         # Where nothing changed for long, samples were taken all the same; a beacon would have changed.
-        missing = max(int((following - moment) // (1.5 * period)), 0) if period and not beacons else 0
+        gap = following - moment
+        missing = round(gap / period) - 1 if period and gap > 1.5 * period and not beacons else 0
         times = np.linspace(moment, following, missing + 2)[:-1] if missing else np.array([moment])
         for thread, stack in stacks.items():
             if stack:
                 for time in times.astype(np.int64).tolist():
-                    yield Taken(time, thread, tuple(stack), max((following - moment) // len(times), 0))
+                    yield Taken(time, thread, tuple(stack), gap // len(times))
 
 
 def _moments(ts_us: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

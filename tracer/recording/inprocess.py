@@ -14,7 +14,7 @@ from time import monotonic_ns, sleep
 from types import CodeType, FrameType
 from typing import Any
 
-from tracer.recording.stacks import FrameTable
+from tracer.recording.stacks import OWN, FrameTable
 from tracer.recording.store import Sink
 
 _SHARE = 100  # one part in so many may go into sampling
@@ -50,6 +50,8 @@ class InProcessSampler:
             for ident, frame in sys._current_frames().items():
                 if ident == own:
                     continue
+                if self._is_ours(frame):
+                    continue
                 native = natives.get(ident)
                 if native is None:
                     natives = {t.ident: t.native_id or -1 for t in threading.enumerate() if t.ident is not None}
@@ -60,6 +62,13 @@ class InProcessSampler:
             spent = monotonic_ns() - now
             period = min(max(self._period, spent * _SHARE), 1_000_000_000)
             self.slowest_period = max(self.slowest_period, period)
+
+    @staticmethod
+    def _is_ours(frame: FrameType) -> bool:
+        """Whether this is a bare thread of the recorder: its outermost frame is one of this package."""
+        while frame.f_back is not None:
+            frame = frame.f_back
+        return frame.f_code.co_filename.startswith(OWN)
 
     def _stack(self, leaf: FrameType | None) -> int:
         key: list[int] = []

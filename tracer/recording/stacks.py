@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from tracer.recording.store import Sink
 
-_OWN = str(Path(__file__).resolve().parent)
+OWN = str(Path(__file__).resolve().parent)
 
 
 def catch() -> Any:
@@ -26,7 +26,7 @@ def symbolize(caught: list[Any]) -> list[list[tuple[str, int, str]]]:
     """(file, line, function) of each frame, innermost first, without frames of this package."""
     stacks = sys.modules["torch"]._C._profiler.symbolize_tracebacks(caught)
     return [
-        [(f["filename"], f["line"], f["name"]) for f in stack if not f["filename"].startswith(_OWN)] for stack in stacks
+        [(f["filename"], f["line"], f["name"]) for f in stack if not f["filename"].startswith(OWN)] for stack in stacks
     ]
 
 
