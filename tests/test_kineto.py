@@ -280,7 +280,7 @@ def test_thread_names_are_the_last_that_were_given(read):
 
 
 def test_a_window_larger_than_a_block_is_cut_between_events(read, monkeypatch):
-    monkeypatch.setattr("tracer.readers._bytes.BLOCK", 1_000)
+    monkeypatch.setattr("tracer.readers._bytes.BLOCK", 5_000)
     many = [
         kernel(f"k{at}", 1_000 + at * 10, 5, at, grid=[at, 1, 1], notes=[{"a": 1}, {"b": "}, {"}]) for at in range(300)
     ]
