@@ -89,7 +89,8 @@ def test_gpu_time_agrees_with_the_peers(name, record_property):
     timer = Timer("f()", globals={"f": function}).blocked_autorange(min_run_time=0.3).median * 1e9
     record_property("row", f"{name}: ours {one.gpu_ns.p50_ns:.0f} cupti {truth:.0f} do_bench {do_bench:.0f}")
     print(
-        f"{name:14} ours {one.gpu_ns.p50_ns / 1e3:10.2f} us  [{one.interval_ns[0] / 1e3:.2f}, {one.interval_ns[1] / 1e3:.2f}]"
+        f"{name:14} ours {one.gpu_ns.p50_ns / 1e3:10.2f} us"
+        f"  [{one.interval_ns[0] / 1e3:.2f}, {one.interval_ns[1] / 1e3:.2f}]"
         f"  cupti {truth / 1e3:10.2f}  do_bench {do_bench / 1e3:10.2f}  Timer {timer / 1e3:10.2f}"
         f"  naive {one.naive_ns / 1e3:10.2f}  launch-bound {one.launch_bound}"
     )

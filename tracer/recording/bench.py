@@ -7,10 +7,9 @@
   call returns, and on the wall with a synchronisation at both ends.
 - Before each run the GPU is kept busy by a delay long enough for the host to launch
   everything behind it: events then measure the work, not the gaps between launches.
-- Two events with nothing in between are some microseconds apart; that is measured here
-  and subtracted.
-- Work that leaves the current stream is found by the profiler; its time then comes
-  from the kernels themselves, since events on one stream would not see it.
+- CUDA events carry some microseconds of their own and see one stream. So functions that
+  take less than 100 us, and those whose work leaves the current stream, are timed by the
+  kernels themselves, in the profiler: from the first one's start to the last one's end.
 - The claim of a naive timer (no synchronisation) is given beside it.
 """
 
@@ -36,7 +35,8 @@ _DELAY_CYCLES_A_NS = 2.0  # of torch.cuda._sleep; clocks run at up to about 2 GH
 _STABLE = 0.1  # warm-up is over when three runs agree to this part
 _WARMUPS = 50
 _HOT_RUNS = 15
-_EMPTY_RUNS = 31
+_SHORT_NS = 100_000.0
+_RUNS_IN_A_PROFILE = 20
 _LEAST = 10  # runs of each candidate, time permitting
 _CPU_BLOCK_NS = 200_000
 _FAR = 5.0  # median absolute deviations from which a run is an outlier
@@ -81,8 +81,7 @@ def bench(
         for run in runs:
             run.time_hot(delay)
     measured = tuple(run.result(confidence) for run in runs)
-    own = [f"CUDA events' own {delay.events_ns / 1e3:.1f} us are subtracted"] if delay is not None else []
-    notes = (*own, *_compare_states(state, _gpu_state() if on_gpu else {}), *_late_notes(runs, confidence, precision))
+    notes = (*_compare_states(state, _gpu_state() if on_gpu else {}), *_late_notes(runs, confidence, precision))
     name = torch.cuda.get_device_name() if on_gpu else "cpu"
     return Benchmark(SCHEMA, name, measured, notes, {"torch": str(torch.__version__), "flush": str(flush), **state})
 
@@ -92,8 +91,6 @@ class _Delay:
 
     def __init__(self, flush: bool) -> None:
         self.buffer = torch.empty(_FLUSH_BYTES, dtype=torch.int8, device="cuda") if flush else None
-
-        self.events_ns = float(np.median([self.between(_nothing, 0.0, flush=False) for _ in range(_EMPTY_RUNS)]))
 
     def between(self, run: Callable[[], Any], host_ns: float, *, flush: bool = True) -> float:
         """GPU time between two events around `run`, in nanoseconds, their own included."""
@@ -128,7 +125,8 @@ class _Candidate:
         self.naive: list[float] = []
         self.warmups = 0
         self.notes: list[str] = []
-        self.spread_over_streams = False
+        self.by_kernels = False
+        self.streams = 0
         self.hot_ns: float | None = None
         self.loops = 1  # on the CPU, calls inside one timing
         self.timer = Timer("run(*next(arguments))", globals={"run": function, "arguments": self.arguments})
@@ -162,31 +160,44 @@ class _Candidate:
         self.naive = self.naive[-3:]
         self.loops = max(1, int(_CPU_BLOCK_NS / max(times[-1], 1)))
         if self.on_gpu:
-            self._look_at_streams()
+            self._choose_clock()
 
-    def _look_at_streams(self) -> None:
-        """See by one profiled run on which streams the work runs."""
-        spans = self._profiled()
+    def _choose_clock(self) -> None:
+        """See by some profiled runs whether events would measure this function rightly."""
+        spans = self._from_kernels(_Delay(flush=False), runs=3)
         if not spans:
             self.notes.append("launches no GPU work that the profiler can see")
-        self.spread_over_streams = len({stream for _, _, stream in spans}) > 1
-        if self.spread_over_streams:
-            self.notes.append("uses several streams: GPU time is from its first kernel to the end of its last")
+            return
+        several = self.streams > 1
+        self.by_kernels = several or float(np.median(spans)) < _SHORT_NS
+        if self.by_kernels:
+            why = "uses several streams" if several else "is short"
+            self.notes.append(f"{why}: its GPU time is from its first kernel's start to its last one's end")
 
-    def _profiled(self) -> list[tuple[int, int, int]]:
-        """(start, end, stream) of the GPU work of one run, in nanoseconds."""
+    def _from_kernels(self, delay: _Delay, *, runs: int, flush: bool = True) -> list[float]:
+        """GPU time of some runs by what CUPTI recorded, in nanoseconds; the delay's kernel parts one from the next."""
         from torch.profiler import ProfilerActivity, profile
 
+        host_ns = float(np.median(self.host or self.naive))
         torch.cuda.synchronize()
         with profile(activities=[ProfilerActivity.CUDA], acc_events=True) as profiler:
-            self.function(*next(self.arguments))
+            for _ in range(runs):
+                delay.begin(host_ns, flush=flush)
+                self.function(*next(self.arguments))
             torch.cuda.synchronize()
-        events = profiler.profiler.kineto_results.events()
-        return [
-            (event.start_ns(), event.end_ns(), event.device_resource_id())
-            for event in events
+        work = sorted(
+            (event.start_ns(), event.end_ns(), event.device_resource_id(), event.name())
+            for event in profiler.profiler.kineto_results.events()
             if event.device_type() == torch.autograd.DeviceType.CUDA and event.duration_ns() > 0
-        ]
+        )
+        if flush and delay.buffer is not None:
+            # The fill that empties the cache of the next run is no work of the function.
+            starts = [at for at, item in enumerate(work) if "spin_kernel" in item[3]]
+            work = [item for at, item in enumerate(work) if at + 1 not in starts]
+        starts = [at for at, item in enumerate(work) if "spin_kernel" in item[3]]
+        runs_of_work = [work[low + 1 : high] for low, high in zip(starts, [*starts[1:], len(work)], strict=True)]
+        self.streams = max((len({item[2] for item in run}) for run in runs_of_work), default=0)
+        return [float(max(item[1] for item in run) - run[0][0]) for run in runs_of_work if run]
 
     def once(self, delay: _Delay | None) -> None:
         """One timed run."""
@@ -204,21 +215,24 @@ class _Candidate:
         self.host.append(launched - start)
 
     def _time_gpu(self, delay: _Delay) -> None:
-        if self.spread_over_streams:
-            spans = self._profiled()
-            self.gpu.append(max(end for _, end, _ in spans) - min(start for start, _, _ in spans))
+        if self.by_kernels:
+            self.gpu.extend(self._from_kernels(delay, runs=_RUNS_IN_A_PROFILE))
         else:
             self.gpu.append(self._between_events(delay))
 
     def _between_events(self, delay: _Delay, *, flush: bool = True) -> float:
         host_ns = float(np.median(self.host or self.naive))
-        raw = delay.between(lambda: self.function(*next(self.arguments)), host_ns, flush=flush)
-        return max(raw - delay.events_ns, 0.0)
+        return delay.between(lambda: self.function(*next(self.arguments)), host_ns, flush=flush)
 
     def time_hot(self, delay: _Delay) -> None:
         """A few runs with whatever the last run left in the cache, to show what a loop without flush would claim."""
-        if delay.buffer is not None and not self.spread_over_streams:
-            self.hot_ns = float(np.median([self._between_events(delay, flush=False) for _ in range(_HOT_RUNS)]))
+        if delay.buffer is None:
+            return
+        if self.by_kernels:
+            times = self._from_kernels(delay, runs=_HOT_RUNS, flush=False)
+        else:
+            times = [self._between_events(delay, flush=False) for _ in range(_HOT_RUNS)]
+        self.hot_ns = float(np.median(times))
 
     @property
     def times(self) -> list[float]:
@@ -251,10 +265,6 @@ class _Candidate:
             hot_ns=self.hot_ns,
             times_ns=tuple(times.tolist()),
         )
-
-
-def _nothing() -> None:
-    """What is between two events when their own cost is measured."""
 
 
 def spread_of(times_ns: Sequence[float]) -> Spread:
