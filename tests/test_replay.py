@@ -151,9 +151,7 @@ def test_a_full_queue_holds_the_host_at_the_measured_limit(timeline):
     rows.append((Kind.CALL, "cudaDeviceSynchronize", CPU, now + 1, sync, 5_000))
     trace = timeline(*rows)
 
-    found = removing(
-        trace, ("cudaLaunchKernel", "no_queue_wait"), ("cudaDeviceSynchronize", "no_wait")
-    )
+    found = removing(trace, ("cudaLaunchKernel", "no_queue_wait"), ("cudaDeviceSynchronize", "no_wait"))
 
     # 300 ms a step, of which the GPU works 220 and the host 5.5 + 80 by itself; the limit adds 15 while it launches.
     assert found.replay.recorded_ns == 300_000 * US

@@ -149,7 +149,8 @@ def table(rows: list[dict[str, object]]) -> str:
         if values:
             lines.append(
                 f"\n{name}: median {100 * statistics.median(values):.1f} %, "
-                f"mean {100 * statistics.fmean(values):.1f} %, worst {100 * max(values):.1f} % of {len(values)} workloads"
+                f"mean {100 * statistics.fmean(values):.1f} %, worst {100 * max(values):.1f} % "
+                f"of {len(values)} workloads"
             )
     for row in rows:
         notes = [str(row[key]) for key in ("failed", "abstained", "why") if row.get(key)]

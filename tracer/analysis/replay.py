@@ -30,6 +30,7 @@ _ERROR = 0.03  # a replay that is off by more predicts nothing
 _RATIO = 1.3  # recording that slows the program by more makes gains a range
 _EVENT_NS = 2_000.0  # what recording an op or call may have cost, where the program's own pace is unknown
 _DEAREST_EVENT_NS = 30_000.0
+_AHEAD = 0.95  # untraced steps that are shorter than this share of their GPU work were left by a host that ran ahead
 _BOUND = 0.9  # who is busy for this share of a step holds it
 
 
@@ -131,9 +132,15 @@ class _Predictor:
     ) -> tuple[Costs, list[Costs], str, float, tuple[str, ...]]:
         """The costs to predict with, others that bound the gains from below, the clock, the step, and limits."""
         untraced = self.window.untraced_ns
-        if untraced is None:
+        ahead = untraced is not None and untraced < _AHEAD * self._busy(traced)
+        if untraced is None or ahead:
+            why = (
+                "the host ran ahead of the GPU in the steps that were not recorded"
+                if ahead
+                else "it is not in the trace"
+            )
             limit = (
-                "the program's own pace is not in the trace: gains are a range on the clock of the recording, "
+                f"the program's own pace is not known ({why}): gains are a range on the clock of the recording, "
                 "whose lower end allows for what recording may have cost"
             )
             return traced, [faster_host(self.graph, traced, _EVENT_NS)], "traced", self._pace(first), (limit,)

@@ -11,6 +11,7 @@ from tracer.analysis.stalls import Stalls
 from tracer.trace import NONE, Ints, Kind, Steps, Trace
 
 _REPEATS = 4  # a wait that comes less often makes no loop
+_ENOUGH = 5  # untraced steps before the window that tell the program's pace
 _STEADY = 5  # times that differ by more than this factor from the median are no repetitions of one thing
 
 
@@ -45,6 +46,9 @@ def _of_steps(trace: Trace, launches: Launches, steps: Steps) -> Window | None:
     if not np.any((starts >= low) & (starts < high)):
         return None
     outside = np.flatnonzero(~steps.traced & (steps.track == track) & (steps.dur_ns > 0))
+    # A program can stay slower for a while after a profiler: the steps before count, if there are some.
+    before = outside[steps.start_ns[outside] < low]
+    outside = before if len(before) >= _ENOUGH else outside
     untraced = int(np.median(steps.dur_ns[outside])) if len(outside) else None
     return Window(trace.tracks[track].rank, track, low, high, len(mine), untraced)
 

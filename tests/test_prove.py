@@ -1,0 +1,168 @@
+"""Proofs: real programs through real processes, on the CPU's dispatch key; and the arithmetic of the interval."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tracer.commands.prove import as_text
+from tracer.config import Config, Run, Window
+from tracer.errors import UsageError
+from tracer.recording.prove import Proof, Runner, examine_values, prove, prove_fix, with_interval
+
+WINDOW = Window(skip=3, steps=4)
+TRAINING = """
+import torch
+model = torch.nn.Linear(8, 8); optimizer = torch.optim.SGD(model.parameters(), lr=1e-3); x = torch.randn(4, 8)
+for i in range(12):
+    optimizer.zero_grad(); loss = model(x).pow(2).mean(); loss.backward(); optimizer.step()
+    if loss.item() > 1e9:
+        break
+    kept = x[x > 0].sum()
+"""
+UNSTEADY = "import os, torch\ntorch.manual_seed(int.from_bytes(os.urandom(4), 'big'))\n" + TRAINING.replace(
+    "import torch", "", 1
+)
+TIMED = """
+import sys, time, torch
+optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.1)
+for i in range(12):
+    optimizer.step()
+    time.sleep(MS / 1e3)
+"""
+
+
+def config(tmp_path, text, **more):
+    script = tmp_path / "program.py"
+    script.write_text(text)
+    return Config(run=Run(script=str(script), **more), window=WINDOW)
+
+
+def test_a_replayed_run_of_a_training_loop_does_the_same_work(tmp_path):
+    runner = Runner(config(tmp_path, TRAINING), tmp_path / "out", key="CPU")
+    first = runner.run("plain", "first")
+    plan = runner.plan_after(first)
+
+    why, hazards = examine_values(runner, plan)
+
+    assert first.steps == 4
+    assert not first.seeded
+    assert why == ""
+    assert any("by time" in one for one in hazards)
+    assert (tmp_path / "out" / "check.out").read_text().startswith("# tracer prove: in this run reads gave back")
+
+
+def test_pairs_are_timed_and_the_difference_has_an_interval(tmp_path):
+    proof = prove(config(tmp_path, TRAINING), rounds=2, key="CPU", folder=tmp_path / "out")
+
+    assert proof.rounds == 2
+    assert proof.steps == 4
+    assert proof.reads == pytest.approx(2)
+    assert proof.read_cost_ns > 0
+    assert proof.low_ns <= proof.gain_ns <= proof.high_ns
+    assert proof.seeded_by_us
+    assert any("seeded with 0 by us" in note for note in proof.notes)
+    assert not proof.abstained or "noise exceeds the gain" in proof.abstained
+
+
+def test_values_that_differ_between_runs_end_it(tmp_path):
+    runner = Runner(config(tmp_path, UNSTEADY), tmp_path / "out", key="CPU")
+    first = runner.run("plain", "first")
+
+    why, _ = examine_values(runner, runner.plan_after(first))
+
+    assert first.seeded
+    assert "different values" in why or "another order" in why
+    assert "program.py" in why
+
+
+def test_without_a_gpu_there_is_nothing_to_prove(tmp_path):
+    script = tmp_path / "program.py"
+    script.write_text(TRAINING)
+    settings = tmp_path / "config.yaml"
+    settings.write_text(f"run:\n  script: {script}\nwindow:\n  skip: 3\n  steps: 4\n")
+
+    done = subprocess.run(
+        [sys.executable, "-m", "tracer", "prove", str(settings), "--format", "json"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["abstained"].startswith("the program used no GPU")
+    assert json.loads(done.stdout)["gain_ns"] is None
+
+
+def test_a_program_that_fails_keeps_its_status(tmp_path):
+    proof = prove(config(tmp_path, "import torch\nraise SystemExit(7)\n"), rounds=2, key="CPU", folder=tmp_path / "out")
+
+    assert proof.status == 7
+    assert "itself failed" in proof.abstained
+
+
+def test_a_program_without_reads_has_nothing_to_give_back(tmp_path):
+    text = TRAINING.replace("if loss.item() > 1e9:", "if i > 100:").replace("kept = x[x > 0].sum()", "")
+
+    proof = prove(config(tmp_path, text), rounds=2, key="CPU", folder=tmp_path / "out")
+
+    assert "no read of a GPU value" in proof.abstained
+
+
+def test_a_patched_program_is_compared_in_pairs(tmp_path):
+    slow = config(tmp_path, TIMED.replace("MS", "6"))
+    patched = tmp_path / "patched.py"
+    patched.write_text(TIMED.replace("MS", "2"))
+
+    proof = prove_fix(slow, patched, rounds=3, folder=tmp_path / "out")
+
+    assert not proof.abstained
+    assert 2e6 < proof.low_ns <= proof.gain_ns <= proof.high_ns < 8e6
+    assert proof.rounds == 3
+
+
+def test_a_missing_patch_is_a_usage_error(tmp_path):
+    with pytest.raises(UsageError, match="there is no script"):
+        prove_fix(config(tmp_path, TIMED), tmp_path / "none.py")
+
+
+def test_launchers_of_many_processes_are_refused(tmp_path):
+    torchrun = tmp_path / "torchrun"
+    torchrun.write_text("#!/bin/sh\n")
+    torchrun.chmod(0o755)
+
+    with pytest.raises(UsageError, match="one process"):
+        Runner(Config(run=Run(command=[str(torchrun), "train.py"])))
+
+
+def test_fewer_steps_than_asked_for_are_measured_as_far_as_they_go(tmp_path):
+    runner = Runner(config(tmp_path, TRAINING), tmp_path / "out", key="CPU")
+    runner.asked = type(runner.asked)(skip=10, steps=100, whole=False)
+
+    plan = runner.plan_after(runner.run("plain", "first"))
+
+    assert (plan.skip, plan.steps) == (4, 7)  # 12 steps: a third skipped, the last one ends with the program
+
+
+def test_the_interval_is_students():
+    # Differences 1, 2, 3: mean 2, deviation 1, half width 4.303 / sqrt(3).
+    proof = with_interval(Proof(1, "p", "q"), [11.0, 12.0, 13.0], [10.0, 10.0, 10.0])
+
+    assert proof.gain_ns == pytest.approx(2)
+    assert proof.high_ns - proof.gain_ns == pytest.approx(4.303 / 3**0.5)
+    assert "noise exceeds the gain" in proof.abstained
+    assert proof.share == pytest.approx(2 / 12)
+
+
+def test_a_proof_reads_as_sentences():
+    proof = with_interval(Proof(1, "train", "values replayed", reads=3.0, read_cost_ns=4_000.0), [8e6] * 3, [5e6] * 3)
+
+    text = as_text(proof)
+
+    assert "A step takes 8.00 ms as it is, 5.00 ms with values replayed: 3.00 ms (37.5%) less." in text
+    assert "12.0 us a step" in text
+    assert Path("train").name in proof.program
