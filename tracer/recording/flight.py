@@ -48,6 +48,11 @@ class Recorder:
         if not AVAILABLE:
             self._why = "the flight recorder needs Python 3.12 or newer"
             return
+        import torch
+
+        if not torch.cuda.is_available():
+            self._why = "there is no CUDA device"
+            return
         folder = _folder(self._session.run_id)
         try:
             folder.mkdir(mode=0o700, exist_ok=True)
