@@ -30,12 +30,14 @@ def run(arguments: argparse.Namespace) -> int:
 def rule_page(wanted: str) -> str:
     """One rule: its title and its module's docstring."""
     import difflib
+    import re
 
     from tracer.errors import UsageError
     from tracer.rules import rule_modules
 
     known = {module.RULE.id: module for module in rule_modules()}
-    module = known.get(wanted.upper())
+    numbered = re.fullmatch(r"([A-Z]+)(\d+)", wanted.upper())
+    module = known.get(f"{numbered[1]}{int(numbered[2]):03d}" if numbered else wanted.upper())
     if module is None:
         near = difflib.get_close_matches(wanted.upper(), known, n=3)
         raise UsageError(

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from tracer.analysis.calls import Does
 from tracer.results import Finding
 from tracer.rules import FALLBACK, Evidence, Rule, Wait
 from tracer.rules._holds import held_findings
@@ -29,7 +30,7 @@ BAND = FALLBACK
 
 def matches(wait: Wait) -> str | None:
     """Records without a call."""
-    return wait.call if wait.call.endswith(("Sync", "Synchronize")) else None
+    return wait.call if wait.does == Does.OTHER and wait.call.endswith(" Sync") else None
 
 
 def find(evidence: Evidence) -> Iterator[Finding]:

@@ -1,0 +1,38 @@
+"""The handed cases: on the recordings of an H200 every expectation is met, and no clean line is blamed."""
+
+import pytest
+
+from tests import case_table
+from tests.shared import CASES, H200
+
+
+@pytest.fixture(scope="module")
+def rows():
+    return case_table.table(CASES, H200)
+
+
+def test_recall_exact_lines_and_false_alarms_meet_the_goals(rows):
+    totals = case_table.totals(rows)
+
+    assert totals["visible"] >= 36
+    assert totals["clean_lines"] == 20
+    assert totals["recall"] >= 0.99
+    assert totals["exact_line"] >= 0.95
+    assert totals["all_right"] >= 0.94
+    assert totals["false_alarms"] == 0
+
+
+def test_what_a_recording_cannot_show_is_found_without_its_line(rows):
+    unseen = [row for row in rows if row.verdict.startswith("not visible")]
+
+    assert len(unseen) <= 12
+    assert [row for row in unseen if "class only" not in row.verdict] == []
+
+
+@pytest.mark.parametrize("name", case_table.IMPORTED)
+def test_imported_traces_say_what_is_expected_of_them(name, monkeypatch):
+    monkeypatch.setattr(case_table, "IMPORTED", {name: case_table.IMPORTED[name]})
+
+    (row,) = case_table.imported(CASES)
+
+    assert row.verdict == "ok", row.found
