@@ -140,3 +140,10 @@ def test_a_diffs_page_escapes_too():
     page = Page(html.render_diff(diff))
 
     assert (page.tags["script"], page.tags["img"]) == (0, 0)
+
+
+def test_without_a_gpu_no_busy_or_idle_time_is_drawn():
+    text = html.render(make_audit(devices=(), pictures=()))
+
+    assert "GPU busy" not in Page(text).text
+    assert 'class="idle"' not in text.partition("<body>")[2]

@@ -7,7 +7,7 @@ from rich.cells import cell_len
 
 from tests.audits import EMPTY, finding, make_audit, place
 from tracer.reports import terminal
-from tracer.results import Acceptance, BudgetLine, Hot, Place, Step
+from tracer.results import Acceptance, BudgetLine, Hot, Place, Step, Verdict
 
 
 def test_the_report_begins_with_the_verdict_and_ends_with_the_limits():
@@ -164,3 +164,11 @@ def test_a_job_of_several_ranks_names_them():
     assert re.search("step 3, rank 0 .*\n  step 3, rank 1 ", text)
     assert "on MainThread of rank 1" in text
     assert "of rank" not in terminal.render(make_audit())
+
+
+def test_without_a_gpu_the_steps_are_shown_and_nothing_is_said_twice():
+    text = terminal.render(make_audit(devices=(), verdicts=(Verdict("no_gpu", "there is no GPU work"),)))
+
+    assert "step 5  ████████████████████████████  13.0 ms  held 3.40 ms" in text
+    assert "there is no GPU work" not in text
+    assert "idle" not in text.partition("Why the GPU")[0]

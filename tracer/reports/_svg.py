@@ -49,7 +49,7 @@ def timeline(picture: Picture, known: Iterable[str] = ()) -> Markup:
     return _svg(parts, top + 26, title, "timeline")
 
 
-def steps(rows: Sequence[Step]) -> Markup:
+def steps(rows: Sequence[Step], gpu: bool = True) -> Markup:
     """One column a step: the busy part below, the idle part above, a line as high as the time the host was held."""
     longest = max((step.wall_ns for step in rows), default=0) or 1
     height, room = 150.0, _WIDTH - _LEFT - _RIGHT
@@ -63,12 +63,13 @@ def steps(rows: Sequence[Step]) -> Markup:
         held = height * min(step.stalled_ns, step.wall_ns) / longest
         rank = f", rank {step.rank}" if ranks else ""
         title = (
-            f"step {step.number}{rank}: {show_ns(step.wall_ns)}, GPU busy {show_ns(step.busy_ns)},"
-            f" idle {show_ns(step.idle_ns)}, host held {show_ns(step.stalled_ns)}"
+            f"step {step.number}{rank}: {show_ns(step.wall_ns)}"
+            + (f", GPU busy {show_ns(step.busy_ns)}, idle {show_ns(step.idle_ns)}" if gpu else "")
+            + f", host held {show_ns(step.stalled_ns)}"
         )
         column = [
-            _rect(left, height + 10 - busy, bar, busy, "busy"),
-            _rect(left, height + 10 - whole, bar, whole - busy, "idle"),
+            _rect(left, height + 10 - whole, bar, whole, "idle" if gpu else "harmless"),
+            _rect(left, height + 10 - busy, bar, busy, "busy") if gpu else Markup(),
             _rect(left, height + 9 - held, bar, 2.5, "held"),
         ]
         parts.append(Markup("<g><title>{}</title>{}</g>").format(title, _joined(column)))

@@ -102,6 +102,11 @@ def per_step(finding: Finding) -> str:
     return ", ".join(said)
 
 
+def verdicts(audit: Audit) -> list[str]:
+    """The answers about the window that the headline does not give already."""
+    return [one_line(verdict.text) for verdict in audit.verdicts if verdict.id != "no_gpu"]
+
+
 def has_ranks(audit: Audit) -> bool:
     """Whether the audit is of several processes of a job, so that a rank must be named."""
     ranks = {found.rank for found in audit.findings} | {device.rank for device in audit.devices}

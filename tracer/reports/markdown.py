@@ -53,10 +53,8 @@ def _lines(audit: Audit) -> Iterator[str]:
     yield ""
     yield f"**{_text(audit.summary.headline)}**"
     yield ""
-    for verdict in audit.verdicts:
-        yield f"- {_text(verdict.text)}"
-    if audit.verdicts:
-        yield ""
+    verdicts = [f"- {_text(verdict)}" for verdict in words.verdicts(audit)]
+    yield from [*verdicts, ""] if verdicts else []
     yield from _figures(audit)
     yield from _section("Budget", _table(("", "limit"), (_budget(line.ok, words.limit(line)) for line in audit.budget)))
     yield from _section("Findings", _table(_HEAD, map(_row, costly)))

@@ -85,7 +85,7 @@ def _full(audit: Audit, top: int) -> Iterator[RenderableType]:
     yield _heading(audit)
     yield Text()
     yield Text(words.one_line(audit.summary.headline), style="bold")
-    yield from (Text(words.one_line(verdict.text)) for verdict in audit.verdicts)
+    yield from map(Text, words.verdicts(audit))
     yield from _section("Where the time went", _time(audit))
     yield from _section("Why the GPU was idle", _idle(audit))
     yield from _section("Findings", [_finding(at, found, audit) for at, found in enumerate(shown, 1)])
@@ -132,7 +132,7 @@ def _time(audit: Audit) -> list[RenderableType]:
     if summary.of == "step":
         title += f" (mean of {words.count(summary.steps)})"
     parts: list[RenderableType] = [Text(title, style="dim"), table]
-    if audit.steps and audit.devices:
+    if audit.steps:
         parts += [Text(), _steps(audit)]
     if words.pace(audit):
         parts += [Text(), Text(words.pace(audit), style="dim")]
@@ -147,23 +147,25 @@ def _bar(share: float, style: str, width: int = 28) -> Text:
 def _steps(audit: Audit) -> RenderableType:
     longest = max(step.wall_ns for step in audit.steps) or 1
     table = Table.grid(padding=(0, 2))
-    ranks = words.has_ranks(audit)
+    ranks, gpu = words.has_ranks(audit), bool(audit.devices)
     for step in audit.steps[:_STEPS]:
         name = f"step {step.number}" + (f", rank {step.rank}" if ranks else "")
-        table.add_row(name, _step_bar(step, longest), show_ns(step.wall_ns), _step_words(step))
+        table.add_row(name, _step_bar(step, longest, gpu), show_ns(step.wall_ns), _step_words(step, gpu))
     if len(audit.steps) > _STEPS:
         table.add_row("", Text(f"first {_STEPS} of {words.count(len(audit.steps))}", style="dim"))
     return table
 
 
-def _step_bar(step: Step, longest: int, width: int = 28) -> Text:
+def _step_bar(step: Step, longest: int, gpu: bool, width: int = 28) -> Text:
     whole = round(step.wall_ns / longest * width)
-    busy = min(round(step.busy_ns / longest * width), whole)
-    return Text("█" * busy, style="green").append("░" * (whole - busy), style="red").append(" " * (width - whole))
+    busy = min(round(step.busy_ns / longest * width), whole) if gpu else whole
+    bar = Text("█" * busy, style="green" if gpu else "").append("░" * (whole - busy), style="red")
+    return bar.append(" " * (width - whole))
 
 
-def _step_words(step: Step) -> Text:
-    return Text(f"idle {show_ns(step.idle_ns)}, held {show_ns(step.stalled_ns)}", style="dim")
+def _step_words(step: Step, gpu: bool) -> Text:
+    idle = f"idle {show_ns(step.idle_ns)}, " if gpu else ""
+    return Text(f"{idle}held {show_ns(step.stalled_ns)}", style="dim")
 
 
 def _idle(audit: Audit) -> list[RenderableType]:
