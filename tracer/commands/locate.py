@@ -1,4 +1,4 @@
-"""Find the line that a CUDA error came from
+"""Find the line that a CUDA error came from.
 
 Runs the program. If an asynchronous CUDA error comes up, names the guilty line
 from progress marks that the GPU itself leaves behind, then runs the program once
