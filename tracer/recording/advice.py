@@ -15,7 +15,7 @@ _CHANGES = (
         "ids must lie in 0..rows-1: compare the tokenizer's or data set's largest id with num_embeddings",
     ),
     (
-        ("nll_loss", "n_classes", "cross_entropy"),
+        ("nll_loss", "n_classes", "cross_entropy_loss"),
         "targets must lie in 0..classes-1: check the labels, num_classes, and ignore_index for padding",
     ),
     (
