@@ -40,12 +40,12 @@ def test_any_format_goes_to_a_file(tmp_path, capsys, name):
 
 def test_a_broken_budget_is_status_1(tmp_path, capsys):
     budget = tmp_path / "budget.yaml"
-    budget.write_text("per: total\nSYNC001: 5\n")
+    budget.write_text("SYNC001: {max: 5, per: total}\n")
 
     assert main(["audit", IS23, "--budget", str(budget), "--quiet"]) == 1
     assert "SYNC001" in capsys.readouterr().out
 
-    budget.write_text("budget:\n  per: total\n  SYNC001: 500\n")
+    budget.write_text("budget:\n  SYNC001: {max: 500, per: total}\n")
     assert main(["audit", IS23, "--budget", str(budget), "--quiet"]) == 0
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from tracer.analysis.calls import Does, captured, what_calls_do
+from tracer.analysis.held import outermost_op
 from tracer.analysis.intervals import covered, length
 from tracer.analysis.launches import Launches, busy, find_devices, lead, queue_depth
-from tracer.analysis.stalls import outermost_op
 from tracer.analysis.trust import Trust
 from tracer.results import Device, Hot, Launching, Spread
 from tracer.trace import NONE, Ids, Ints, Kind, Trace

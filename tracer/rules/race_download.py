@@ -20,7 +20,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from tracer.analysis.calls import WAITS, Does, what_calls_do
-from tracer.analysis.stalls import outermost_op
+from tracer.analysis.held import outermost_op
 from tracer.results import Finding
 from tracer.rules import Evidence, Rule
 from tracer.rules._holds import name_of, show_place, thread_name
