@@ -147,3 +147,12 @@ def test_without_a_gpu_no_busy_or_idle_time_is_drawn():
 
     assert "GPU busy" not in Page(text).text
     assert 'class="idle"' not in text.partition("<body>")[2]
+
+
+def test_the_environment_of_the_recording_is_not_shown():
+    meta = {"env": '{"LANG": "C", "HOME": "/home/me"}', "host": "node1", "versions": '{"torch": "2.11.0+cu130"}'}
+
+    text = page_of(make_audit(meta=meta)).text
+
+    assert "recorded on node1, torch 2.11.0+cu130" in text
+    assert "/home/me" not in text

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import re
 
+import msgspec
+
+import tracer
 from tracer.results import Acceptance, Audit, BudgetLine, Finding, Gain, Place
 from tracer.units import show_ns
 
@@ -105,6 +108,18 @@ def per_step(finding: Finding) -> str:
 def verdicts(audit: Audit) -> list[str]:
     """The answers about the window that the headline does not give already."""
     return [one_line(verdict.text) for verdict in audit.verdicts if verdict.id != "no_gpu"]
+
+
+def origin(audit: Audit) -> str:
+    """What wrote the audit, and the versions and machine of the recording."""
+    said = [f"tracer {tracer.__version__}"]
+    if audit.meta.get("host"):
+        said.append(f"recorded on {one_line(audit.meta['host'])}")
+    try:
+        versions = msgspec.json.decode(audit.meta.get("versions", "{}"), type=dict[str, str])
+    except msgspec.MsgspecError:
+        versions = {}
+    return ", ".join([*said, *(one_line(f"{name} {version}") for name, version in versions.items())])
 
 
 def has_ranks(audit: Audit) -> bool:
