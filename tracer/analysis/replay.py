@@ -31,6 +31,7 @@ _RATIO = 1.3  # recording that slows the program by more makes gains a range
 _EVENT_NS = 2_000.0  # what recording an op or call may have cost, where the program's own pace is unknown
 _DEAREST_EVENT_NS = 30_000.0
 _AHEAD = 0.95  # untraced steps that are shorter than this share of their GPU work were left by a host that ran ahead
+_MANY = 100  # steps from which one pass tells the pace: what is left to drain at its end no longer counts
 _BOUND = 0.9  # who is busy for this share of a step holds it
 
 
@@ -122,7 +123,7 @@ class _Predictor:
         return Prediction(gains, replay, self._verdicts(base, costs, together, error, clock), limits)
 
     def _run(self, costs: Costs) -> Run:
-        return run(self.plan, costs, once=not self.window.steps)
+        return run(self.plan, costs, once=not 0 < self.window.steps < _MANY)
 
     def _pace(self, one: Run) -> float:
         return one.steady_ns / self.count if self.window.steps else float(one.drained_ns)

@@ -55,11 +55,11 @@ class Plan:
     heads: Ints  # first item of each block
     order: Ints  # launch items by (stream, time)
     groups: Ints  # first position in `order` of each (block, stream): an entry
-    entry_stream: Ints
-    entry_at: Ints  # for each block its first entry in `by_block`, and one more
     by_block: Ints  # entries, block by block
+    entry_stream: Ints  # of each, in that order
     target: Ints  # for each block the place, in the list of ends, that its head waits for; NONE
     queue: Ints  # for each entry (block by block) the place that a full queue makes it wait for
+    lists: tuple[list[int], ...]  # chain, target, tail, stream of each block's head; its first entry, and the next's
 
 
 def make_plan(graph: Graph) -> Plan:
@@ -101,7 +101,9 @@ def make_plan(graph: Graph) -> Plan:
     real = head_target >= 0
     target[real] = place[entry_of[item_of[head_target[real]]]]
     queue = _queue_places(graph, order, groups, entry_stream, place)
-    return Plan(graph, block, heads, order, groups, entry_stream, entry_at, by_block, target, queue[by_block])
+    columns = (items.chain[heads], target, items.tail_ns[heads], items.stream[heads], entry_at[:-1], entry_at[1:])
+    lists = tuple(column.tolist() for column in columns)
+    return Plan(graph, block, heads, order, groups, by_block, entry_stream[by_block], target, queue[by_block], lists)
 
 
 def _queue_places(graph: Graph, order: Ints, groups: Ints, stream: Ints, place: Ints) -> Ints:
@@ -180,30 +182,26 @@ class _Loop:
         active = np.where(kind == HOLD, HOLD, np.where((kind == WAIT) & costs.waits[heads], WAIT, LAUNCH))
         active[plan.target == NONE] = LAUNCH
         stays = np.isin(kind, (WAIT, HOLD))
-        self.low = graph.window_ns[0]
-        self.streams = len(graph.streams)
-        self.size = self.streams + len(plan.by_block)
-        self.pending = (graph.pending_ns - self.low).tolist()
+        self.size = len(graph.streams) + len(plan.by_block)
+        self.pending = (graph.pending_ns - graph.window_ns[0]).tolist()
         self.chains = int(items.chain.max(initial=0)) + 1
+        chain, target, tail, stream, low, high = plan.lists
         self.blocks = list(
             zip(
-                items.chain[heads].tolist(),
+                chain,
                 np.where(items.chain[heads] > 0, (items.anchor_ns - costs.before_ns)[heads], _FOLLOWS).tolist(),
                 active.tolist(),
-                np.where(stays, costs.before_ns[heads], 0).tolist(),
-                np.where(stays, costs.own_ns[heads], 0).tolist(),
-                plan.target.tolist(),
-                items.tail_ns[heads].tolist(),
-                items.stream[heads].tolist(),
+                np.where(stays, (costs.before_ns + costs.own_ns)[heads], 0).tolist(),
+                target,
+                tail,
+                stream,
                 length.tolist(),
-                plan.entry_at[:-1].tolist(),
-                plan.entry_at[1:].tolist(),
-                strict=True,
+                low,
+                high,
             )
         )
-        stream = plan.entry_stream[plan.by_block]
-        queue = np.where(costs.queued[stream], plan.queue, _FOLLOWS)
-        self.entries = list(zip(stream.tolist(), whole.tolist(), reach.tolist(), queue.tolist(), strict=True))
+        queue = np.where(costs.queued[plan.entry_stream], plan.queue, _FOLLOWS)
+        self.entries = list(zip(plan.entry_stream.tolist(), whole.tolist(), reach.tolist(), queue.tolist()))
         # Streams that only other threads feed keep the recorded pace and do not tell how fast the program is.
         main = np.unique(graph.works.stream[items.work[(items.kind == LAUNCH) & (items.chain == 0)]])
         self.counted = main.tolist()
@@ -233,11 +231,11 @@ class _Loop:
         ends.extend(free)
         entries = self.entries
         waited = 0
-        for chain, anchor, kind, before, own, target, tail, stream, length, low, high in self.blocks:
+        for chain, anchor, kind, enter, target, tail, stream, length, low, high in self.blocks:
             now = host[chain]
             if host[0] + anchor > now:  # another thread follows the stepping thread's clock
                 now = host[0] + anchor
-            now += before + own
+            now += enter
             if kind == WAIT:
                 until = ends[start + target] + tail
                 if until > now:
