@@ -5,6 +5,7 @@ import pytest
 from tests.audits import MS, make_audit
 from tests.test_compare import STEADY, measured, stepped
 from tracer.commands import main
+from tracer.plugins import names_in
 from tracer.reports import json as json_report
 from tracer.results import Benchmark
 
@@ -24,7 +25,7 @@ def audits(tmp_path):
     return write
 
 
-@pytest.mark.parametrize("format_name", ["terminal", "json", "markdown", "sarif", "github", "html"])
+@pytest.mark.parametrize("format_name", names_in("tracer.reports"))
 def test_every_format_shows_a_regression_and_ends_with_1(audits, capsys, format_name):
     before, after = audits(stepped(STEADY), stepped([wall + 2 for wall in STEADY]))
 

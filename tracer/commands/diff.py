@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from tracer.results import Audit, Benchmark, Diff
 
-FORMATS = ("terminal", "json", "markdown", "sarif", "github", "html")
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """What to compare, and how to say it."""
+    from tracer.commands._output import formats
+
     parser.add_argument("before", metavar="A", help="recording, trace, audit or benchmark")
     parser.add_argument("after", metavar="B", help="the one to judge")
     parser.add_argument(
@@ -25,7 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default="5%",
         help="loss that counts as a regression, as a share of the step (default: %(default)s)",
     )
-    parser.add_argument("--format", choices=FORMATS, default="terminal", help="how to print (default: %(default)s)")
+    parser.add_argument("--format", choices=formats(), default="terminal", help="how to print (default: %(default)s)")
     parser.add_argument("-o", "--output", metavar="FILE", help="write to a file instead")
     parser.add_argument("--quiet", action="store_true", help="the verdict alone")
 
