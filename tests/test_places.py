@@ -19,6 +19,7 @@ class Story:
     """A trace with recorders' rows, written as it happened."""
 
     def __init__(self, *spans, sources=None):
+        self.trace = None
         self.builder = TraceBuilder()
         self.ledger, self.lines, self.samples = [], [], []
         for kind, name, track, start, end in spans:
@@ -60,7 +61,7 @@ class Story:
         return self.builder.build()
 
     def of(self, name, nth=0):
-        trace = self.build()
+        trace = self.trace = self.trace or self.build()
         return Places(trace), np.flatnonzero(trace.name_rows(name))[nth]
 
 

@@ -40,22 +40,24 @@ class Reaches(Table):
 def find_reaches(trace: Trace) -> Reaches:
     """The stretches of all entries with a stack, sorted by track and start."""
     ledger, spans = trace.ledger, trace.spans
+    ends = spans.end_ns
     known = np.flatnonzero(ledger.frame != NONE)
     if not len(known):
         return Reaches.empty()
     timed = known[ledger.start_ns[known] != NONE]
     rows = [(ledger.track[timed], ledger.start_ns[timed] - CLOCK_NS, ledger.end_ns[timed] + CLOCK_NS, timed)]
     delivered = known[ledger.start_ns[known] == NONE]
+    told = ledger.end_ns[delivered]
     owner = _owners(trace, delivered)
-    whole = np.array([_operator(trace, int(o), int(t)) for o, t in zip(owner, ledger.end_ns[delivered], strict=True)])
-    whole = whole.astype(np.int64)
-    good = np.flatnonzero(whole != NONE)
-    returned, told = spans.end_ns[whole[good]], ledger.end_ns[delivered[good]]
-    good = good[(told - returned < _REST_NS) | _idle_between(trace, spans.track[owner[good]], returned, told)]
+    whole = _operators(trace, owner, told)
+    good = np.flatnonzero(owner != NONE)
+    near = told[good] - ends[whole[good]] < _REST_NS
+    near |= _idle_between(trace, spans.track[owner[good]], ends[whole[good]], told[good])
+    near |= _only_one(owner[good])
+    good = good[near]
     found, of = whole[good], delivered[good]
-    rows.append((spans.track[found], spans.start_ns[found], spans.end_ns[found], of))
-    lost = np.setdiff1d(delivered, of)
-    rows.extend(_backward(trace, lost))
+    rows.append((spans.track[found], spans.start_ns[found], ends[found], of))
+    rows.extend(_backward(trace, np.setdiff1d(delivered, of)))
     track, start, end, entry = (np.concatenate([row[i] for row in rows]) for i in range(4))
     order = np.lexsort((-end, start, track))
     return Reaches.of(track=track[order], start_ns=start[order], end_ns=end[order], frame=ledger.frame[entry[order]])
@@ -92,25 +94,28 @@ def _owners(trace: Trace, entries: Ints) -> Ints:
     """For each entry the wait of its thread that ended last before it, or NONE."""
     ledger, spans, tracks = trace.ledger, trace.spans, trace.tracks
     waits = np.flatnonzero(_is_sync(trace))
-    exact = Lookup(spans.track[waits], spans.end_ns[waits], waits)
-    rank_of = np.array([track.rank for track in tracks], np.int32)
-    any_thread = Lookup(rank_of[spans.track[waits]], spans.end_ns[waits], waits)
-    owner = np.full(len(entries), NONE, np.int64)
-    for i, entry in enumerate(entries.tolist()):
-        time, track = int(ledger.end_ns[entry]) + CLOCK_NS, int(ledger.track[entry])
-        unknown = tracks[track].lane == NONE
-        owner[i] = any_thread.last_until(tracks[track].rank, time) if unknown else exact.last_until(track, time)
+    ends = spans.start_ns[waits] + spans.dur_ns[waits]
+    rank = np.array([track.rank for track in tracks], np.int32)
+    unknown = np.array([track.lane == NONE for track in tracks], np.bool_)[ledger.track[entries]]
+    until = ledger.end_ns[entries] + CLOCK_NS
+    owner = Lookup(spans.track[waits], ends, waits).last_until(ledger.track[entries], until)
+    any_thread = Lookup(rank[spans.track[waits]], ends, waits)
+    owner[unknown] = any_thread.last_until(rank[ledger.track[entries[unknown]]], until[unknown])
     return owner
 
 
-def _operator(trace: Trace, wait: int, delivered_ns: int) -> int:
-    """The outermost operator around a wait that had returned by then; the wait itself without one."""
+def _operators(trace: Trace, waits: Ints, delivered_ns: Ints) -> Ints:
+    """For each wait the outermost operator around it that had returned by then; the wait itself without one."""
     spans = trace.spans
-    best = at = wait
-    while at != NONE:
-        if spans.kind[at] == Kind.OP and spans.end_ns[at] <= delivered_ns + CLOCK_NS:
-            best = at
-        at = int(spans.parent[at])
+    best, at = waits.copy(), waits.copy()
+    open_rows = np.flatnonzero(at != NONE)
+    while len(open_rows):
+        rows = at[open_rows]
+        returned = spans.start_ns[rows] + spans.dur_ns[rows] <= delivered_ns[open_rows] + CLOCK_NS
+        returned &= spans.kind[rows] == Kind.OP
+        best[open_rows[returned]] = rows[returned]
+        at[open_rows] = spans.parent[rows]
+        open_rows = open_rows[at[open_rows] != NONE]
     return best
 
 
@@ -118,12 +123,17 @@ def _idle_between(trace: Trace, track: Ids, start_ns: Ints, end_ns: Ints) -> Boo
     """Whether a thread starts no operator and no call strictly inside each interval."""
     spans = trace.spans
     rows = np.flatnonzero(np.isin(spans.kind, [Kind.OP, Kind.CALL]))
-    starts = Lookup(spans.track[rows], spans.start_ns[rows], rows)
-    found = [
-        not len(starts.between(int(t), int(s) + 1, int(e) - CLOCK_NS))
-        for t, s, e in zip(track, start_ns, end_ns, strict=True)
-    ]
-    return np.array(found, dtype=np.bool_)
+    began = Lookup(spans.track[rows], spans.start_ns[rows], rows)
+    return began.count_between(track, start_ns + 1, end_ns - CLOCK_NS) <= 0
+
+
+def _only_one(owner: Ints) -> Bools:
+    """Whether a wait is the last before one entry only: then no other can be meant.
+
+    torch.compile works for milliseconds between an operator's return and the delivery.
+    """
+    _, place, count = np.unique(owner, return_inverse=True, return_counts=True)
+    return np.asarray(count[place] == 1, np.bool_)
 
 
 def _backward(trace: Trace, entries: Ints) -> list[tuple[Ints, Ints, Ints, Ints]]:
@@ -140,8 +150,8 @@ def _backward(trace: Trace, entries: Ints) -> list[tuple[Ints, Ints, Ints, Ints]
     for entry in entries[calls_it].tolist():
         caller, end = int(ledger.track[entry]), int(ledger.end_ns[entry])
         # While the pass runs its caller sits in backward(), without operators of its own.
-        before = began.last_until(caller, end)
-        start = int(spans.end_ns[before]) if before != NONE else 0
+        before = int(began.last_until([caller], [end])[0])
+        start = int(spans.start_ns[before] + spans.dur_ns[before]) if before != NONE else 0
         for track in engine_tracks.tolist():
             if track != caller and trace.tracks[track].pid == trace.tracks[caller].pid:
                 found.append(tuple(np.array([value], np.int64) for value in (track, start, end, entry)))

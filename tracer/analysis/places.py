@@ -13,15 +13,16 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
 from tracer.analysis.ledger_match import find_reaches, match
 from tracer.analysis.lookup import Lookup
-from tracer.analysis.python_frames import PythonFrames, calls_around
+from tracer.analysis.python_frames import PythonFrames, outermost_operators, written_as
 from tracer.analysis.sources import WRITTEN, Sources
 from tracer.results import Place
-from tracer.trace import NONE, Ids, Ints, Kind, Trace
+from tracer.trace import NONE, Ids, Ints, Trace
 
 # (source, leaf frame or chain, line that ran then or NONE, how the call may be written)
 _Key = tuple[str, int, int, frozenset[str]]
@@ -45,23 +46,42 @@ class Places:
 
     # --- many at once -----------------------------------------------------------------------------------------
 
-    def frames_of(self, rows: Ids) -> Ids:
+    def frames_of(self, rows: Any) -> Ids:
         """For each span the id of its stack, to be given to `place`, `library` and `stack_of`; NONE if unknown."""
         rows = np.asarray(rows, dtype=np.int64)
         spans = self._trace.spans
-        track, start, end = spans.track[rows], spans.start_ns[rows], spans.end_ns[rows]
+        track, start = spans.track[rows], spans.start_ns[rows]
+        end = start + spans.dur_ns[rows]
         ledger = match(self._reaches, track, start, end)
         running = self._running(track, start)
+        called = outermost_operators(self._trace, rows)
         answer = np.full(len(rows), NONE, np.int32)
-        for i, row in enumerate(rows.tolist()):
-            answer[i] = self._best(row, int(ledger[i]), int(running[i]))
+        # Spans that share all of this share their stack.
+        shared = np.stack((ledger, running, called), axis=1)
+        kinds, place = np.unique(shared, axis=0, return_inverse=True)
+        place = place.reshape(-1)
+        for number, (one, line, name) in enumerate(kinds.tolist()):
+            written = written_as(self._trace, name)
+            if one != NONE and self._user_frame(one) != NONE:
+                answer[place == number] = self._id(("ledger", one, line, written))
+            elif line != NONE:
+                answer[place == number] = self._id(("lines", line, NONE, written))
+        if len(self._samples) or self._functions.any:
+            for at in np.flatnonzero(answer == NONE).tolist():
+                written = written_as(self._trace, int(called[at]))
+                answer[at] = self._sampled_or_recorded(
+                    int(rows[at]), int(track[at]), int(start[at]), int(end[at]), written
+                )
+        for at in np.flatnonzero((answer == NONE) & (ledger != NONE)).tolist():
+            answer[at] = self._id(("ledger", int(ledger[at]), NONE, frozenset()))
         return answer
 
-    def frames_at(self, track: Ids, start_ns: Ints, end_ns: Ints) -> Ids:
+    def frames_at(self, track: Any, start_ns: Any, end_ns: Any) -> Ids:
         """The same for stretches of host threads: the stack that a thread spent most of each in."""
         answer = np.full(len(track), NONE, np.int32)
-        for i, (one, start, end) in enumerate(zip(track, start_ns, end_ns, strict=True)):
-            answer[i] = self._most(int(one), int(start), int(end))
+        if len(self._lines) or len(self._samples) or self._functions.any:
+            for i, (one, start, end) in enumerate(zip(track, start_ns, end_ns, strict=True)):
+                answer[i] = self._most(int(one), int(start), int(end))
         return answer
 
     # --- one stack --------------------------------------------------------------------------------------------
@@ -116,37 +136,25 @@ class Places:
             self._keys.append(key)
         return self._ids[key]
 
-    def _best(self, row: int, ledger: int, running: int) -> int:
-        """The first source that knows a user line; else the first that knows anything."""
-        called = calls_around(self._trace, row)
-        stacks = []
-        if ledger != NONE:
-            stacks.append(self._id(("ledger", ledger, running, called)))
-            if self._user_frame(ledger) != NONE:
-                return stacks[0]
-        if running != NONE:
-            return self._id(("lines", running, NONE, called))
-        spans = self._trace.spans
-        sampled = self._sampled(int(spans.track[row]), int(spans.start_ns[row]), int(spans.end_ns[row]))
+    def _sampled_or_recorded(self, row: int, track: int, start: int, end: int, written: frozenset[str]) -> int:
+        """By samples, else by the profiler's Python functions if those lead to the user's code."""
+        sampled = self._sampled(track, start, end)
         if sampled != NONE:
-            return self._id(("samples", sampled, NONE, called))
+            return self._id(("samples", sampled, NONE, written))
         chain = self._functions.chain_of(row)
-        if chain != NONE:
-            stacks.append(self._id(("events", chain, NONE, called)))
-            if self.place(stacks[-1]) is not None:
-                return stacks[-1]
-        return stacks[0] if stacks else NONE
+        if chain == NONE:
+            return NONE
+        stack = self._id(("events", chain, NONE, written))
+        return stack if self.place(stack) is not None else NONE
 
     def _running(self, track: Ids, time_ns: Ints) -> Ids:
         """For each moment the frame of the line that a thread was on, or NONE."""
         lines = self._trace.lines
         frame = np.full(len(track), NONE, np.int32)
-        if not len(lines):
-            return frame
-        for i, (one, time) in enumerate(zip(track.tolist(), time_ns.tolist(), strict=True)):
-            at = self._lines.last_until(one, time)
-            if at != NONE and time < lines.start_ns[at] + lines.dur_ns[at]:
-                frame[i] = lines.frame[at]
+        at = self._lines.last_until(track, time_ns)
+        known = np.flatnonzero(at != NONE)
+        known = known[time_ns[known] < lines.start_ns[at[known]] + lines.dur_ns[at[known]]]
+        frame[known] = lines.frame[at[known]]
         return frame
 
     def _most(self, track: int, start: int, end: int) -> int:
@@ -156,17 +164,14 @@ class Places:
         frame = self._sampled(track, start, end)
         if frame != NONE:
             return self._id(("samples", frame, NONE, frozenset()))
-        spans = self._trace.spans
-        before = int(np.searchsorted(spans.start_ns, start, side="right"))
-        around = np.flatnonzero((spans.track[:before] == track) & (spans.kind[:before] == Kind.PYTHON))
-        around = around[spans.end_ns[around] > start]
-        if not len(around):
-            return NONE
-        return self._id(("events", self._functions.chain_of(int(around[-1])), NONE, frozenset()))
+        chain = self._functions.chain_at(track, start)
+        return NONE if chain == NONE else self._id(("events", chain, NONE, frozenset()))
 
     def _longest_line(self, track: int, start: int, end: int) -> int:
         lines = self._trace.lines
-        before = self._lines.last_until(track, start)
+        if not len(self._lines):
+            return NONE
+        before = self._lines.last_until([track], [start])
         rows = np.unique(np.append(self._lines.between(track, start, end), before))
         rows = rows[rows != NONE]
         held: Counter[int] = Counter()

@@ -5,9 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+import numpy as np
+
+from tracer.analysis.lookup import Lookup
 from tracer.analysis.sources import CALLS_OF_OP, Sources
 from tracer.results import Place
-from tracer.trace import NONE, Kind, Trace
+from tracer.trace import NONE, Ids, Ints, Kind, Trace
 
 _PYTHON_NAME = re.compile(r"^(?P<file>.+?)\((?P<line>\d+)\): (?P<function>.+)$", re.DOTALL)
 _BUILTIN_NAME = re.compile(r"^<(?:built-in method|built-in function|method|slot wrapper) '?(?P<name>\w+)")
@@ -22,6 +25,9 @@ class PythonFrames:
         self._chains: dict[tuple[int, int], int] = {}
         self._links: list[tuple[int, int]] = []  # (name, chain of the caller)
         self._of_span: dict[int, int] = {}
+        self._rows = np.flatnonzero(trace.spans.kind == Kind.PYTHON)
+        self.any = len(self._rows) > 0
+        self._began = Lookup(trace.spans.track[self._rows], trace.spans.start_ns[self._rows], self._rows)
 
     def chain_of(self, row: int) -> int:
         """The number of the chain of functions around a span, NONE without any."""
@@ -34,6 +40,16 @@ class PythonFrames:
         for function in reversed(waiting):
             chain = self._of_span[function] = self._intern(int(self._trace.spans.name[function]), chain)
         return chain
+
+    def chain_at(self, track: int, time_ns: int) -> int:
+        """The number of the chain that a thread was in at a time, NONE without any."""
+        if not self.any:
+            return NONE
+        spans = self._trace.spans
+        at = int(self._began.last_until([track], [time_ns])[0])
+        while at != NONE and (spans.kind[at] != Kind.PYTHON or spans.start_ns[at] + spans.dur_ns[at] <= time_ns):
+            at = int(spans.parent[at])
+        return NONE if at == NONE else self.chain_of(at)
 
     def _function_at(self, row: int) -> int:
         spans = self._trace.spans
@@ -76,16 +92,24 @@ class PythonFrames:
         return Place(file, line, function, None, "events", False, self._sources.line(file, line))
 
 
-def calls_around(trace: Trace, row: int) -> frozenset[str]:
-    """How the call that made this span may be written: by the outermost operator below Python."""
-    spans, names = trace.spans, trace.names
-    outermost = NONE
-    at = row
-    while at != NONE and spans.kind[at] != Kind.PYTHON:
-        if spans.kind[at] == Kind.OP:
-            outermost = int(spans.name[at])
-        at = int(spans.parent[at])
-    if outermost == NONE:
+def outermost_operators(trace: Trace, rows: Ints) -> Ids:
+    """For each span the name of the outermost operator around it below Python, or NONE."""
+    spans = trace.spans
+    name, at = np.full(len(rows), NONE, np.int32), rows.copy()
+    going = np.arange(len(rows))
+    while len(going):
+        going = going[spans.kind[at[going]] != Kind.PYTHON]
+        here = at[going]
+        operator = spans.kind[here] == Kind.OP
+        name[going[operator]] = spans.name[here[operator]]
+        at[going] = spans.parent[here]
+        going = going[at[going] != NONE]
+    return name
+
+
+def written_as(trace: Trace, operator: int) -> frozenset[str]:
+    """How the call of an operator may be written."""
+    if operator == NONE:
         return frozenset()
-    name = names[outermost]
+    name = trace.names[operator]
     return CALLS_OF_OP.get(name, frozenset({name.removeprefix("aten::")}))

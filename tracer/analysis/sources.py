@@ -17,10 +17,10 @@ from pathlib import PurePosixPath
 _NAMES = (
     "torch torchvision torchaudio torchtitan torchmetrics functorch triton transformers accelerate diffusers peft "
     "trl datasets tokenizers huggingface_hub safetensors lightning pytorch_lightning lightning_fabric deepspeed "
-    "megatron apex flash_attn xformers bitsandbytes vllm sglang numpy scipy pandas sklearn PIL cv2 einops tqdm wandb "
-    "tensorboard matplotlib jax flax jaxlib tensorflow keras cupy numba ray dask joblib pytest _pytest pluggy IPython "
-    "ipykernel tornado traitlets viztracer pyinstrument timm kornia e3nn dgl torch_geometric pydantic rich click typer "
-    "omegaconf hydra fsspec aiohttp requests sympy networkx jinja2 torchao torchdata"
+    "megatron apex flash_attn xformers bitsandbytes vllm sglang numpy scipy pandas sklearn PIL cv2 einops tqdm "
+    "wandb tensorboard matplotlib jax flax jaxlib tensorflow keras cupy numba ray dask joblib pytest _pytest "
+    "pluggy IPython ipykernel tornado traitlets viztracer pyinstrument timm kornia e3nn dgl torch_geometric "
+    "pydantic rich click typer omegaconf hydra fsspec aiohttp requests sympy networkx jinja2 torchao torchdata"
 )
 _LIBRARIES = frozenset(_NAMES.split())
 _LIBRARY_PATH = re.compile(
