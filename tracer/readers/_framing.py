@@ -23,7 +23,7 @@ from tracer.units import show_bytes
 MOST_EVENT = 64 << 20  # bytes of one event, and of what stands before the events
 _LIST = re.compile(rb'"traceEvents"\s*:\s*\[')
 _CUTS = (re.compile(rb'\}\s*,\s*(?=\{\s*"(?:ph|name|cat|pid|tid|ts|args)")'), re.compile(rb"\}\s*,\s*(?=\{)"))
-_KEYS = re.compile(rb'"(baseTimeNanoseconds|displayTimeUnit|traceName|rank|world_size)"\s*:\s*("[^"\n]*"|-?\d+)')
+_KEYS = re.compile(rb'"(baseTimeNanoseconds|displayTimeUnit|traceName|rank|world_size)"\s*:\s*("[^"\n]*"|-?\d{1,20})')
 
 NOT_CLOSED = "the list of events is not closed: the file may have been cut off"
 NO_HEAD = "what stands before the events is no JSON, left out"
@@ -156,7 +156,7 @@ def _known_keys(text: bytes) -> dict[str, Any]:
     """The few keys that matter, from text that is no JSON."""
     keys: dict[str, Any] = {}
     for name, value in _KEYS.findall(text):
-        known = msgspec.json.decode(value) if value[:1] != b'"' else value.strip(b'"').decode("utf-8", "replace")
+        known = value.strip(b'"').decode("utf-8", "replace") if value.startswith(b'"') else int(value)
         if name in (b"rank", b"world_size"):
             keys.setdefault("distributedInfo", {})[name.decode()] = known
         else:

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import msgspec
 
 from tracer.chunks import read_chunks
+
+Ns = Annotated[int, msgspec.Meta(ge=-(2**61), le=2**61)]  # sums of two fit into 64 bits
+Id = Annotated[int, msgspec.Meta(ge=-1, lt=2**31)]
+Number = Annotated[int, msgspec.Meta(ge=-(2**63), lt=2**63)]
 
 
 class Row(msgspec.Struct, array_like=True, forbid_unknown_fields=True, gc=False):
@@ -17,90 +21,90 @@ class Row(msgspec.Struct, array_like=True, forbid_unknown_fields=True, gc=False)
 class FrameRow(Row, tag="frame"):
     """A place in a stack, called by `parent`; ids count from 0 in each file."""
 
-    id: int
-    parent: int
+    id: Id
+    parent: Id
     file: str
-    line: int
+    line: Id
     function: str
-    column: int
-    end_column: int
+    column: Id
+    end_column: Id
 
 
 class StepRow(Row, tag="step"):
     """A boundary: step `number` begins; -1: no step does."""
 
-    mono_ns: int
-    number: int
-    thread: int
+    mono_ns: Ns
+    number: Number
+    thread: Number
     in_window: bool
 
 
 class SyncRow(Row, tag="sync"):
     """A synchronisation that was caught; a start of -1 is not known."""
 
-    start_ns: int
-    end_ns: int
-    thread: int
-    frame: int
+    start_ns: Ns
+    end_ns: Ns
+    thread: Number
+    frame: Id
     what: str
 
 
 class LineRow(Row, tag="line"):
     """A run of one line of the user's code."""
 
-    start_ns: int
-    dur_ns: int
-    thread: int
-    frame: int
+    start_ns: Ns
+    dur_ns: Ns
+    thread: Number
+    frame: Id
 
 
 class ReadRow(Row, tag="read"):
     """A clock that the program read."""
 
-    mono_ns: int
-    thread: int
+    mono_ns: Ns
+    thread: Number
     clock: str
-    value_ns: int
-    frame: int
+    value_ns: Ns
+    frame: Id
 
 
 class ElapsedRow(Row, tag="elapsed"):
     """A pair of CUDA events that the program asked."""
 
-    mono_ns: int
-    thread: int
-    claimed_ns: int
-    start_ns: int
-    end_ns: int
-    start_stream: int
-    end_stream: int
-    frame: int
+    mono_ns: Ns
+    thread: Number
+    claimed_ns: Ns
+    start_ns: Ns
+    end_ns: Ns
+    start_stream: Number
+    end_stream: Number
+    frame: Id
 
 
 class CounterRow(Row, tag="counter"):
     """A value at a moment."""
 
-    mono_ns: int
+    mono_ns: Ns
     name: str
-    device: int
+    device: Id
     value: float
 
 
 class SampleRow(Row, tag="sample"):
     """A stack of one thread at a moment."""
 
-    mono_ns: int
-    thread: int
-    frame: int
-    weight_ns: int
+    mono_ns: Ns
+    thread: Number
+    frame: Id
+    weight_ns: Ns
 
 
 class BeaconRow(Row, tag="beacon"):
     """A call whose entry and exit py-spy's samples show, too."""
 
     name: str
-    entry_ns: int
-    exit_ns: int
+    entry_ns: Ns
+    exit_ns: Ns
 
 
 AnyRow = FrameRow | StepRow | SyncRow | LineRow | ReadRow | ElapsedRow | CounterRow | SampleRow | BeaconRow

@@ -17,6 +17,7 @@ from tracer.readers import kineto
 from tracer.readers._clock import Clock
 from tracer.readers._folders import MANIFEST, rank_folders
 from tracer.readers._recorders import RecorderReader
+from tracer.readers._rows import Ns
 from tracer.trace import NONE, Loss, Trace
 
 KINETO_ERROR_NS = 2_500  # how far its host stamps were seen from the wall clock
@@ -154,11 +155,11 @@ def _read_manifest(folder: Path) -> dict[str, Any]:
 
 def _clock(marks: Any) -> Clock | None:
     try:
-        pairs = msgspec.convert(marks, list[tuple[int, int, int]])
+        pairs = msgspec.convert(marks, list[tuple[Ns, Ns, Ns]])
     except msgspec.ValidationError:
         return None
     return Clock(pairs) if pairs else None
 
 
 def _whole(value: Any, otherwise: int) -> int:
-    return value if isinstance(value, int) else otherwise
+    return value if isinstance(value, int) and abs(value) < 2**61 else otherwise
