@@ -10,7 +10,7 @@ import numpy as np
 from tracer.analysis.intervals import Union, covered, union
 from tracer.analysis.replay_graph import LAUNCH, WAIT, Graph
 from tracer.analysis.replay_run import Costs
-from tracer.trace import NONE, Bools, Floats, Ids, Ints, Trace
+from tracer.trace import NONE, Bools, Floats, Ids, Ints, Spans, Trace
 
 HOW = ("no_wait", "pinned_upload", "later_download", "drop", "no_alloc", "no_queue_wait", "loaded")
 DOES_MORE = ("no_wait", "pinned_upload", "later_download", "drop")  # than to take a wait away
@@ -57,7 +57,7 @@ class Changes:
         """Whether any of a finding's calls lies in the window."""
         spans = self.trace.spans
         low, high = self.graph.window_ns
-        return bool(np.any((spans.end_ns[removal.calls] > low) & (spans.start_ns[removal.calls] < high)))
+        return bool(np.any((_ends(spans, removal.calls) > low) & (spans.start_ns[removal.calls] < high)))
 
     def _one(self, costs: Costs, removal: Removal, least: bool) -> Costs:
         items, works = self.graph.items, self.graph.works
@@ -105,7 +105,7 @@ class Changes:
             mine = ops[spans.track[ops] == track]
             at = np.searchsorted(spans.start_ns[mine], works.launched_ns, "right") - 1
             around = mine[np.maximum(at, 0)]
-            found |= (at >= 0) & (works.launched_ns < spans.end_ns[around]) & (works.track == track)
+            found |= (at >= 0) & (works.launched_ns < _ends(spans, around)) & (works.track == track)
         bare = removal.calls[removal.ops == NONE]
         if len(bare) and removal.how in ("pinned_upload", "later_download", "no_wait"):
             # Without an operator the copy is the last thing that the thread launched before it waited.
@@ -133,7 +133,7 @@ class Changes:
     def _less_host(self, costs: Costs, rows: Ids, keep_ns: int | None) -> Costs:
         """Without the host time of these spans, or with `keep_ns` of each."""
         spans, items = self.trace.spans, self.graph.items
-        starts, ends = spans.start_ns[rows] + (keep_ns or 0), spans.end_ns[rows]
+        starts, ends = spans.start_ns[rows] + (keep_ns or 0), _ends(spans, rows)
         chain = self.graph.chains[spans.track[rows]]
         before, own = costs.before_ns.copy(), costs.own_ns.copy()
         for number in np.unique(chain):
@@ -160,3 +160,7 @@ class Changes:
 
 def _share(gone: Union, start: Ints, end: Ints) -> Floats:
     return np.asarray(covered(gone, start, end) / np.maximum(end - start, 1), np.float64)
+
+
+def _ends(spans: Spans, rows: Ids | Ints) -> Ints:
+    return np.asarray(spans.start_ns[rows] + spans.dur_ns[rows], np.int64)
