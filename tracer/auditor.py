@@ -31,7 +31,7 @@ from tracer.analysis.work import (
     is_blocking,
 )
 from tracer.readers import load
-from tracer.results import SCHEMA, Audit, Finding, Gain, IdleRow, Verdict
+from tracer.results import SCHEMA, Audit, Finding, Gain, IdleRow, Timer, Verdict
 from tracer.rules import Evidence, assign, price, rule_modules, run_rules
 from tracer.rules._holds import HARMLESS_WORDS
 from tracer.rules._waits import find_waits
@@ -128,6 +128,7 @@ def examine(trace: Trace, *, setup: bool = False) -> Examination:
         waits=waits,
         set_up=set_up,
         idle_ns=answers,
+        span_ns=_span(trace, steps, setup),
         timers=judge_timers(trace, find_timings(trace, launches), blocking=is_blocking(trace, launches)),
     )
     findings, rows = run_rules(evidence)
@@ -196,7 +197,7 @@ def audit_of(found: Examination, *, source: str = "", budget: Mapping[str, Any] 
             limits=(*trust.limits, *_of_pace(pace.ratio), *prediction.limits),
             replay=prediction.replay,
             pictures=find_pictures(trace, evidence.launches, evidence.stalls, steps, owner),
-            sources=dict(trace.sources),
+            sources=_sources(trace, findings, evidence.timers),
             meta=dict(trace.meta),
             complete=trust.complete,
         ),
@@ -212,6 +213,26 @@ def _in_steps(steps: Steps, stalls: Stalls) -> Bools:
     low, high = mine.start_ns.min(), (mine.start_ns + mine.dur_ns).max()
     found: Bools = (stalls.start_ns < high) & (stalls.end_ns > low)
     return found
+
+
+def _sources(trace: Trace, findings: tuple[Finding, ...], timers: tuple[Timer, ...]) -> dict[str, str]:
+    """The files that the report speaks of, and those that accept findings."""
+    places = [place for f in findings for place in (f.place, *f.callers)]
+    places += [place for timer in timers for place in (timer.start, timer.end)]
+    named = {place.file for place in places if place}
+    return {file: text for file, text in trace.sources.items() if file in named or "tracer: ok" in text}
+
+
+def _span(trace: Trace, steps: Steps, setup: bool) -> int:
+    """How long the steps last; without steps, the time from the first to the last GPU work."""
+    mine = steps.take(steps.traced)
+    if len(mine) and not setup:
+        return int((mine.start_ns + mine.dur_ns).max() - mine.start_ns.min())
+    work = np.flatnonzero(trace.is_work)
+    if not len(work):
+        low, high = window_of(trace)
+        return high - low
+    return int(trace.spans.end_ns[work].max() - trace.spans.start_ns[work].min())
 
 
 def _with_findings(evidence: Evidence, findings: tuple[Finding, ...], owner: Ids) -> FoundIdle:

@@ -111,7 +111,9 @@ def with_driver_waits(
     if not len(records):
         return rows, track, queue, load
     calls = np.flatnonzero((spans.kind == Kind.CALL) & (spans.corr > 0))
-    alone = records[~np.isin(spans.corr[records], spans.corr[calls])]
+    known = np.sort(spans.corr[calls])
+    at = np.minimum(np.searchsorted(known, spans.corr[records]), max(len(known) - 1, 0))
+    alone = records[known[at] != spans.corr[records]] if len(known) else records
     process = find_processes(trace)
     kept: list[int] = []
     threads: list[int] = []

@@ -33,7 +33,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tracer.analysis.idle_layers import find_layers, named_parts, window_of
-from tracer.analysis.intervals import Union, clip, gaps, intersect, subtract, union
+from tracer.analysis.intervals import Union, clip, distinct, gaps, intersect, subtract, union
 from tracer.analysis.launches import Launches, busy, device_tracks, find_devices, find_processes
 from tracer.analysis.stalls import Stalls
 from tracer.trace import NONE, Ids, Ints, Table, Trace
@@ -122,7 +122,7 @@ def _of_device(trace: Trace, launches: Launches, stalls: Stalls, rank: int, devi
         main = _main_track(trace, launches, process, int(mine))
         thread = np.where(known, trace.spans.track[np.maximum(calls, 0)], main)
         rebuilt = _rebuilt(trace, launches, rank, device)
-        for track in np.unique(thread[~queued]):
+        for track in distinct(thread[~queued]):
             chosen = (thread == track) & ~queued
             rest: Union = (opens[chosen], closes[chosen])
             if track == NONE:
@@ -178,7 +178,7 @@ def _rebuilt(trace: Trace, launches: Launches, rank: int, device: int) -> Ints:
 def _overlap(of: Union, starts: Ints, ends: Ints) -> tuple[Union, Ints]:
     """The parts of a union inside disjoint intervals, cut at their borders, and which interval each part is in."""
     common = intersect(of, union(starts, ends))
-    cuts = np.unique(np.concatenate((common[0], common[1], starts, ends)))
+    cuts = distinct(np.concatenate((common[0], common[1], starts, ends)))
     opens, closes = cuts[:-1], cuts[1:]
     at = np.searchsorted(common[0], opens, "right") - 1
     inside = (at >= 0) & (opens < common[1][np.maximum(at, 0)]) if len(common[0]) else np.zeros(len(opens), np.bool_)

@@ -134,8 +134,9 @@ def _launching(trace: Trace, track: int) -> Union:
     """Innermost operators of a thread that make runtime calls: these launch, they do not work on the CPU."""
     spans = trace.spans
     calls = np.flatnonzero((spans.kind == Kind.CALL) & (spans.track == track) & (spans.parent != NONE))
-    rows = np.unique(spans.parent[calls])
-    rows = rows[spans.kind[rows] == Kind.OP]
+    holds = np.zeros(len(spans), np.bool_)
+    holds[spans.parent[calls]] = True
+    rows = np.flatnonzero(holds & (spans.kind == Kind.OP))
     return union(spans.start_ns[rows], spans.end_ns[rows])
 
 
@@ -143,7 +144,9 @@ def _first_uses(trace: Trace, track: int) -> Union:
     """In the first operator of each name on a thread, long stretches without call or inner operator."""
     spans = trace.spans
     ops = np.flatnonzero((spans.kind == Kind.OP) & (spans.track == track))
-    first = ops[np.unique(spans.name[ops], return_index=True)[1]]
+    by_name = np.full(len(trace.names), NONE, np.int64)
+    by_name[spans.name[ops][::-1]] = ops[::-1]
+    first = np.sort(by_name[by_name != NONE])
     first = first[spans.dur_ns[first] >= _SETUP_NS]
     inner = np.flatnonzero(np.isin(spans.kind, (Kind.OP, Kind.CALL)) & (spans.track == track))
     inner = inner[~np.isin(inner, first)]

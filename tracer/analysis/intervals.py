@@ -31,6 +31,13 @@ def union(start_ns: Any, end_ns: Any) -> Union:
     return starts[first], reach[last]
 
 
+def distinct(values: Ints) -> Ints:
+    """The different values, sorted. Faster than numpy's unique on columns of a million."""
+    values = np.sort(values)
+    found: Ints = values[np.concatenate((np.ones(min(len(values), 1), np.bool_), values[1:] != values[:-1]))]
+    return found
+
+
 def total(start_ns: Any, end_ns: Any) -> int:
     """How long at least one interval lasts."""
     starts, ends = union(start_ns, end_ns)

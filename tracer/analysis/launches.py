@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tracer.analysis.intervals import Union, union
+from tracer.analysis.intervals import Union, distinct, union
 from tracer.trace import NONE, Bools, Ids, Ints, Kind, Table, Trace
 
 
@@ -75,7 +75,7 @@ def lead(trace: Trace, launches: Launches, rank: int, device: int) -> tuple[Ints
     mine = device_tracks(trace, rank, device)[spans.track[launches.work]]
     call, work = launches.call[mine], launches.work[mine]
     queued = np.minimum(spans.end_ns[call], spans.start_ns[work])
-    times = np.unique(np.concatenate((queued, spans.start_ns[work], spans.end_ns[work])))
+    times = distinct(np.concatenate((queued, spans.start_ns[work], spans.end_ns[work])))
     return times, lead_at(trace, launches, rank, device, times)
 
 

@@ -16,7 +16,7 @@ from types import ModuleType
 
 import numpy as np
 
-from tracer.analysis.idle import Idle, window_of
+from tracer.analysis.idle import Idle
 from tracer.analysis.launches import Launches
 from tracer.analysis.places import Places
 from tracer.analysis.stalls import Stalls
@@ -55,6 +55,7 @@ class Evidence:
     waits: tuple[Wait, ...]  # the stalls that count, by shape and place
     set_up: tuple[Wait, ...]  # those that lie outside the steps alone
     idle_ns: Ints  # for each stall the GPU idle time that it answers for
+    span_ns: int  # how long the steps last; without steps, from the first to the last GPU work
     timers: tuple[Timer, ...] = ()
     rows: dict[str, Ids] = field(default_factory=dict)  # finding's id -> its Stalls, filled as rules run
     idle_rows: dict[str, Ids] = field(default_factory=dict)  # finding's id -> its rows of Idle
@@ -65,19 +66,6 @@ class Evidence:
         if not self.taken:
             self.taken.update(assign(self.waits))
         return self.taken.get(rule.id, [])
-
-    @property
-    def span_ns(self) -> int:
-        """How long the steps last, or without steps the time from the first to the last GPU work."""
-        if len(self.steps):
-            mine = self.steps.take(self.steps.traced)
-            if len(mine):
-                return int((mine.start_ns + mine.dur_ns).max() - mine.start_ns.min())
-        work = np.flatnonzero(self.trace.is_work)
-        if not len(work):
-            low, high = window_of(self.trace)
-            return high - low
-        return int(self.trace.spans.end_ns[work].max() - self.trace.spans.start_ns[work].min())
 
 
 @cache
