@@ -12,8 +12,6 @@ from tracer.rules import Rule
 
 RULES = modules_in("tracer.rules")
 KINDS = re.compile(r"(sync|copy|alloc|launch|load|input|host|bench|capture|race|collective|compile|gpu)\.\w+")
-    r"(sync|copy|alloc|launch|input|host|bench|async|capture|race|collective|sampler|compile|gpu|env)\.\w+"
-)
 
 
 def short(module):
