@@ -37,7 +37,7 @@ def crash(run_folder, *, tell: bool) -> None:
         try:
             raise RuntimeError("CUDA error: device-side assert triggered")
         except RuntimeError as error:
-            marks.on_error(error)
+            marks.errors.note(error)
 
 
 def test_a_crash_leaves_its_line_in_the_run_s_folder(run_folder):

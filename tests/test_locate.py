@@ -50,7 +50,7 @@ def fail(fault):
     try:
         raise error
     except RuntimeError:
-        marks.on_error(error)
+        marks.errors.note(error)
     raise error
 """
 
@@ -163,7 +163,7 @@ def test_a_swallowed_error_is_the_cause_and_later_failures_are_consequences(tmp_
     try:
         innocent()
     except RuntimeError as error:
-        marks.on_error(error)
+        marks.errors.note(error)
         raise
     """
 
@@ -229,7 +229,7 @@ def test_too_many_resources_need_no_second_run(tmp_path):
     try:
         raise RuntimeError("CUDA error: too many resources requested for launch")
     except RuntimeError as error:
-        marks.on_error(error)
+        marks.errors.note(error)
         raise
     """
 

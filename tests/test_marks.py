@@ -11,8 +11,9 @@ import pytest
 
 from tests.fake_gpu import ASSERT, FakeGpu
 from tracer.recording.bracket import find_brackets
+from tracer.recording.cudaerrors import is_cuda_error
 from tracer.recording.linewatch import LineWatch, launching_lines
-from tracer.recording.marks import SPARSE_NS, Marks, is_cuda_error
+from tracer.recording.marks import SPARSE_NS, Marks
 from tracer.recording.ring import LINE, NO_SLOT, read_ring
 
 CODE = compile("pass", "train.py", "exec")
@@ -201,12 +202,12 @@ def test_cuda_errors_are_kept_with_their_frames_one_for_each_place(marks):
         try:
             raise RuntimeError(text)
         except RuntimeError as error:
-            marks.on_error(error)
-            marks.on_error(error)
+            marks.errors.note(error)
+            marks.errors.note(error)
     try:
         raise RuntimeError("CUDA error: elsewhere")
     except RuntimeError as error:
-        marks.on_error(error)
+        marks.errors.note(error)
 
     errors = [event for event in read_ring(marks.ring.path).events if event[0] == "error"]
 

@@ -199,7 +199,7 @@ def locate(*, ops: bool = True, check: bool = False) -> Iterator[None]:
             yield
             torch.cuda.synchronize()
         except Exception as error:
-            hooks.marks.on_error(error)
+            hooks.marks.errors.note(error)
             found = sight_own(folder, error)
             if found is not None:
                 error.add_note(_note(conclude(shlex.join(sys.argv), found, None)))

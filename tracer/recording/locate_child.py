@@ -52,10 +52,10 @@ class Hooks:
     """Everything that locating needs in a process: marks, the operators' watch, the exceptions."""
 
     def __init__(self, settings: Settings) -> None:
-        from tracer.recording import linewatch, marks, offending, opwatch, ring, session, uncompiled
+        from tracer.recording import cudaerrors, linewatch, marks, offending, opwatch, ring, session, uncompiled
         from tracer.recording.marks import Marks
 
-        uncompiled.pass_by(linewatch, marks, offending, opwatch, ring, session)
+        uncompiled.pass_by(cudaerrors, linewatch, marks, offending, opwatch, ring, session)
         own = Session(Path(settings.folder), config.Record(user_code=settings.user_code))
         rank = os.environ.get("RANK", "")
         name = f"{os.getpid()}{'-rank' + rank if rank else ''}.ring"
@@ -101,12 +101,12 @@ class Hooks:
         main, thread = sys.excepthook, threading.excepthook
 
         def in_main(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-            self.marks.on_error(error)
+            self.marks.errors.note(error)
             main(kind, error, trace)
 
         def in_thread(args: threading.ExceptHookArgs) -> None:
             if args.exc_value is not None:
-                self.marks.on_error(args.exc_value)
+                self.marks.errors.note(args.exc_value)
             thread(args)
 
         sys.excepthook, threading.excepthook = in_main, in_thread

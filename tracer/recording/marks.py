@@ -24,6 +24,7 @@ from pathlib import Path
 from types import CodeType
 from typing import Any
 
+from tracer.recording.cudaerrors import CudaErrors
 from tracer.recording.cudamarks import (
     DEINITIALIZED,
     FATAL,
@@ -37,13 +38,6 @@ from tracer.recording.linewatch import DISABLE, LineWatch, user_stack
 from tracer.recording.ring import LINE, NO_SLOT, RETURN, Ring
 
 SPARSE_NS = 100_000
-_ERRORS_KEPT = 50
-
-
-def is_cuda_error(error: BaseException) -> bool:
-    """Whether an exception speaks of the CUDA device. torch raises RuntimeError before 2.8, libraries their own."""
-    text = str(error)
-    return "CUDA error" in text or "[CUDA]" in text or "cudaError" in text or "CUDA_ERROR" in text
 
 
 class Marks:
@@ -63,9 +57,9 @@ class Marks:
         self._codes: dict[int, CodeType] = {}  # kept, so that an id stays its own
         self._threads: dict[int, int] = {}
         self._whos: dict[int, dict[tuple[int, int], tuple[int, int, int]]] = {}
-        self._errors: set[str] = set()
+        self.errors = CudaErrors(self.ring, is_user_file, self.thread_id)
         self._send: Callable[[int], None] = self._wait_for_cuda  # logs a place and marks it
-        self.watch = LineWatch(is_user_file, self.on_line, self._on_return, self.on_error)
+        self.watch = LineWatch(is_user_file, self.on_line, self._on_return, self.errors.note)
 
     def start(self) -> bool:
         """Watch the user's lines; False where the interpreter cannot."""
@@ -119,20 +113,6 @@ class Marks:
             self.ring.log(place, self.who(NO_SLOT))
         else:
             self._send(place)
-
-    def on_error(self, error: BaseException) -> None:
-        """Note an exception that speaks of CUDA, caught or not, with the frames above and below it."""
-        if len(self._errors) >= _ERRORS_KEPT or not is_cuda_error(error):
-            return
-        frames = _frames_of(error)
-        rows = [[file, line, name, int(self._is_user_file(file))] for file, line, name in frames]
-        users = [row for row in rows if row[3]]
-        # On its way up the same exception is raised again in every frame; the user's innermost line stays the same.
-        where = str(users[-1] if users else rows[-1:])
-        if where in self._errors:
-            return
-        self._errors.add(where)
-        self.ring.event("error", type(error).__name__, str(error), rows, self.thread_id())
 
     def _wait_for_cuda(self, place: int) -> None:
         gpu = self._gpu
@@ -223,7 +203,7 @@ class Marks:
                 marked = slot != NO_SLOT and not capturing()
             except RuntimeError:
                 # Another stream is being captured: nothing to do. Or the context is dead: the next write says so.
-                marked = bool(self._errors)
+                marked = self.errors.any
             seq = next(numbers)
             at = seq & mask
             places[at] = place
@@ -261,7 +241,7 @@ class Marks:
         try:
             marked = slot != NO_SLOT and not self._gpu.capturing()
         except RuntimeError:
-            marked = bool(self._errors)
+            marked = self.errors.any
         seq = self.ring.put_op(slot if marked else NO_SLOT, self.thread_id(), code, line, stack, op, autograd)
         if marked:
             result = writer.write(stream, address, seq, 0)
@@ -295,19 +275,3 @@ def _nothing(place: int) -> None:
 
 def _nothing_on_line(code: CodeType, line: int) -> Any:
     return DISABLE
-
-
-def _frames_of(error: BaseException) -> list[tuple[str, int, str]]:
-    """File, line and function of every frame from the program's start to where the error was raised."""
-    inner = []
-    at = error.__traceback__
-    frame = at.tb_frame.f_back if at is not None else None
-    while at is not None:
-        code = at.tb_frame.f_code
-        inner.append((code.co_filename, at.tb_lineno, code.co_qualname))
-        at = at.tb_next
-    outer = []
-    while frame is not None:
-        outer.append((frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_qualname))
-        frame = frame.f_back
-    return outer[::-1] + inner

@@ -15,8 +15,9 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from tracer.recording.cudaerrors import is_cuda_error
 from tracer.recording.linewatch import is_user_frame, user_stack
-from tracer.recording.marks import Marks, is_cuda_error
+from tracer.recording.marks import Marks
 
 _SHORT = {
     "float32": "f32",
@@ -122,7 +123,7 @@ class OpWatch(TorchDispatchMode):  # type: ignore[misc]
         except RuntimeError as error:
             if is_cuda_error(error):
                 self._marks.ring.event("op_error", op, self._marks.thread_id())
-                self._marks.on_error(error)
+                self._marks.errors.note(error)
             raise
 
     def _is_view(self, func: Any) -> bool:
