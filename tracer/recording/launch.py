@@ -243,7 +243,9 @@ class _Watch:
         """Start or stop py-spy beside the program, and tell the program when it is there."""
         if self._sampler is not None and self._settings.record.samples:
             if what == "start":
-                self._sampler.start(pid, folder, self._settings.record)
+                why = self._sampler.start(pid, folder, self._settings.record)
+                if why and why not in self._outcome.notes:
+                    self._outcome.notes.append(why)
             else:
                 self._sampler.stop()
         if folder is not None:
