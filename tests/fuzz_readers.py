@@ -121,7 +121,8 @@ def make_sqlite() -> bytes:
             INSERT INTO StringIds VALUES (1, 'cudaLaunchKernel_v7000'), (2, 'gemm');
             CREATE TABLE CUPTI_ACTIVITY_KIND_RUNTIME (start, end, globalTid, correlationId, nameId);
             INSERT INTO CUPTI_ACTIVITY_KIND_RUNTIME VALUES (1000, 2000, 281476838981743, 5, 1);
-            CREATE TABLE CUPTI_ACTIVITY_KIND_KERNEL (start, end, globalPid, deviceId, streamId, correlationId, demangledName);
+            CREATE TABLE CUPTI_ACTIVITY_KIND_KERNEL
+              (start, end, globalPid, deviceId, streamId, correlationId, demangledName);
             INSERT INTO CUPTI_ACTIVITY_KIND_KERNEL VALUES (3000, 9000, 281476838981632, 0, 7, 5, 2);
             CREATE TABLE NVTX_EVENTS (start, end, eventType, globalTid, text, textId);
             INSERT INTO NVTX_EVENTS VALUES (500, 2500, 59, 281476838981743, 'aten::mm, seq = 4, op_id = 7', NULL);
@@ -189,8 +190,7 @@ def try_one(path: Path) -> str:
     """What came out of one file. Raises whatever else than a Trace or a TracerError did."""
     try:
         trace = load(path)
-    except TracerError as error:
-        assert str(error), "an error without words"
+    except TracerError:
         return "refused"
     check(trace)
     return "trace with losses" if trace.losses or trace.meta.get("complete") == "false" else "whole trace"

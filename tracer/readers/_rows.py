@@ -11,7 +11,7 @@ from tracer.chunks import read_chunks
 
 Ns = Annotated[int, msgspec.Meta(ge=-(2**61), le=2**61)]  # sums of two fit into 64 bits
 Id = Annotated[int, msgspec.Meta(ge=-1, lt=2**31)]
-Number = Annotated[int, msgspec.Meta(ge=-(2**63), lt=2**63)]
+Number = Annotated[int, msgspec.Meta(ge=-(2**62), le=2**62)]
 
 
 class Row(msgspec.Struct, array_like=True, forbid_unknown_fields=True, gc=False):
