@@ -1,4 +1,5 @@
 import json
+import shutil
 from dataclasses import replace
 from importlib.resources import files
 
@@ -6,6 +7,8 @@ import jsonschema
 import pytest
 
 from tests.audits import finding, make_audit, place
+from tests.renew_golden import TRACE
+from tracer.commands import main
 from tracer.reports import sarif
 from tracer.results import Acceptance, BudgetLine, Diff, FindingChange, Place
 
@@ -125,3 +128,20 @@ def test_a_diff_says_what_is_new_and_what_is_gone():
 
     jsonschema.Draft4Validator(SCHEMA).validate(log)
     assert [r["baselineState"] for r in log["runs"][0]["results"]] == ["new", "absent"]
+
+
+def test_a_containers_file_is_found_in_the_repository(tmp_path, capsys):
+    """The trace says /workspace/app/IS23.py; the repository has src/app/IS23.py."""
+    trace, root = tmp_path / TRACE.name, tmp_path / "repository"
+    shutil.copy(TRACE, trace)
+    hits = TRACE.with_name("IS23.hits.json").read_text().replace('"IS23.py"', '"/workspace/app/IS23.py"')
+    (tmp_path / "IS23.hits.json").write_text(hits)
+    (root / "src" / "app").mkdir(parents=True)
+    shutil.copy(TRACE.with_name("IS23.py"), root / "src" / "app")
+
+    assert main(["audit", str(trace), "--format", "sarif", "--source-root", str(root)]) == 0
+
+    (result,) = json.loads(capsys.readouterr().out)["runs"][0]["results"]
+    location = result["locations"][0]["physicalLocation"]
+    assert location["artifactLocation"] == {"uri": "src/app/IS23.py", "uriBaseId": "%SRCROOT%"}
+    assert location["region"]["snippet"]["text"].strip() == "v = float(h[0, 0])"
