@@ -124,11 +124,11 @@ def conclude(command: str, first: Sighting, second: Sighting | None, notes: Sequ
         cause, source, confidence = first.reported, "traceback", "low" if first.reported else ""
     if second is not None and not second.reproduced:
         kind = UNLOCALISED
-        confidence = "medium" if confidence == "high" else "low" if cause else ""
+        confidence = "low" if cause else ""
         ended = "did not end within its time limit" if second.status is None else f"ended with status {second.status}"
         texts.append(
             f"not reproduced with launches blocking (that run {ended}): a race, or an input that differs from run to "
-            "run; what stands here is what the first run knew"
+            "run; what stands here is the launch that failed in the first run, which in a race need not be the cause"
         )
     if first.later:
         texts.append(
