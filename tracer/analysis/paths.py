@@ -1,8 +1,6 @@
 """Where the user's files lie on this machine: paths of a trace, made relative to a source root.
 
-A trace from a container says `/app/src/train.py` where the repository has
-`src/train.py`. A path below the root loses the root; any other is matched by its
-longest tail that the root has exactly once.
+A path below the root loses the root; any other is matched by its longest tail.
 """
 
 from __future__ import annotations
@@ -12,8 +10,7 @@ from dataclasses import fields, is_dataclass, replace
 from typing import Any, TypeVar
 
 from tracer.results import Audit, Place
-
-_LIBRARY = ("/site-packages/", "/dist-packages/", "<")
+from tracer.source_tree import Tails
 
 _T = TypeVar("_T")
 
@@ -27,15 +24,12 @@ def below(audit: Audit, root: str, files: Iterable[str]) -> Audit:
 
 
 class _Paths:
-    """Knows the root's files by their name."""
+    """Makes paths relative, each once."""
 
     def __init__(self, root: str, files: Iterable[str]) -> None:
         self.root = root
-        self.by_name: dict[str, list[list[str]]] = {}
+        self.tails = Tails(files)
         self.known: dict[str, str] = {}
-        for file in files:
-            parts = file.split("/")
-            self.by_name.setdefault(parts[-1], []).append(parts[::-1])
 
     def relative(self, file: str) -> str:
         found = self.known.get(file)
@@ -47,22 +41,7 @@ class _Paths:
         path = file.replace("\\", "/")
         if self.root and path.startswith(self.root + "/"):
             return path[len(self.root) + 1 :]
-        if any(mark in path for mark in _LIBRARY):
-            return file
-        parts = path.split("/")[::-1]
-        same = [(_common(parts, other), other) for other in self.by_name.get(parts[0], ())]
-        longest = max((length for length, _ in same), default=0)
-        best = [other for length, other in same if length == longest]
-        return "/".join(best[0][::-1]) if len(best) == 1 else file
-
-
-def _common(one: list[str], other: list[str]) -> int:
-    count = 0
-    for a, b in zip(one, other, strict=False):
-        if a != b:
-            break
-        count += 1
-    return count
+        return self.tails.find(path) or file
 
 
 def _moved(value: _T, paths: _Paths) -> _T:

@@ -69,8 +69,8 @@ def build_graph(
     works, streams, pending = find_works(trace, launches, rank, window_ns)
     waits = find_waits(trace, stalls, works, streams, rank, window_ns)
     chains = find_chains(trace, np.concatenate((works.call, waits.row)), step_track)
-    latency = typical_latency(works)
-    works, waits = time_works(works, waits)
+    latency = typical_latency(works, pending)
+    works, waits = time_works(works, waits, pending)
     full, limits, launch = full_queues(trace, works, len(streams))
     items = _make_items(trace, works, waits, chains, window_ns, np.where(full, launch, NONE))
     items = _split_waits(items, works, pending)
@@ -84,14 +84,14 @@ def _make_items(
     low, high = window_ns
     called = works.call != NONE
     returned = np.where(called, spans.end_ns[works.call], works.launched_ns)
-    returned = np.where(short_ns != NONE, np.minimum(returned, works.launched_ns + short_ns), returned)
     # A copy that its call waited for is launched at once and waited for by an item of its own.
     returned = np.where(called & np.isin(works.call, waits.row[~waits.hold]), works.launched_ns, returned)
     chain_of = np.append(chains, 0)
     kind = np.concatenate((np.full(len(works), LAUNCH), np.where(waits.hold, HOLD, WAIT), [END]))
     start = np.concatenate((works.launched_ns, waits.start_ns, [high]))
+    first = np.concatenate((np.ones(len(works), bool), waits.first, [True]))
     # A hold comes before the launch that it holds, a copy's launch before the wait for it.
-    order = np.lexsort((~_padded(waits.first, len(works)), np.array([1, 2, 0, 3])[kind], start))
+    order = np.lexsort((~first, np.array([1, 2, 0, 3])[kind], start))
     none = np.full(len(waits), NONE)
     columns = {
         "kind": kind,
@@ -105,15 +105,13 @@ def _make_items(
         "tail_ns": np.zeros(len(kind)),
     }
     columns = {name: column[order] for name, column in columns.items()}
-    own = _padded(waits.first, len(works))[order]
-    return Items.of(**columns, **_host_times(trace, columns, own, chains, low))
+    times = _host_times(trace, columns, chains, low)
+    most = np.concatenate((np.where(short_ns != NONE, short_ns, high), np.where(waits.first, high, 0), [high]))[order]
+    times["own_ns"] = np.minimum(times["own_ns"], most)
+    return Items.of(**columns, **times)
 
 
-def _padded(first: Bools, works: int) -> Bools:
-    return np.concatenate((np.ones(works, bool), first, [True]))
-
-
-def _host_times(trace: Trace, columns: dict[str, Ints], own: Bools, chains: Ids, low: int) -> dict[str, Ints]:
+def _host_times(trace: Trace, columns: dict[str, Ints], chains: Ids, low: int) -> dict[str, Ints]:
     """Host time between the items of each chain, and how much was recorded in it."""
     spans = trace.spans
     chain, start, end = columns["chain"], columns["start_ns"], columns["end_ns"]
@@ -140,7 +138,7 @@ def _host_times(trace: Trace, columns: dict[str, Ints], own: Bools, chains: Ids,
             anchor[mine] = np.maximum(start[mine] - main_reach[since], 0)
     return {
         "before_ns": before,
-        "own_ns": np.where(own, took, 0),
+        "own_ns": took,
         "before_events": events,
         "own_events": (took > 0).astype(np.int64),
         "anchor_ns": anchor,
@@ -160,6 +158,8 @@ def _split_waits(items: Items, works: Works, pending_ns: Ints) -> Items:
     tails = (items.end_ns[waits] - until)[held]
     tail_ns = min(max(int(np.median(tails)), 0), _TAIL_NS) if len(tails) else _QUICK_NS
     columns = {name: getattr(items, name).copy() for name in Items.columns()}
-    columns["tail_ns"][waits] = np.where(held, items.end_ns[waits] - until, tail_ns)
+    columns["tail_ns"][waits] = np.where(
+        held, items.end_ns[waits] - until, np.minimum(tail_ns, items.end_ns[waits] - until)
+    )
     columns["own_ns"][waits] = np.where(held, np.minimum(own, quick_ns), own)
     return Items.of(**columns)

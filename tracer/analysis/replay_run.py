@@ -213,12 +213,13 @@ class _Loop:
         times: list[int] = []
         paces: list[int] = []
         first = drained = waited = 0
+        entered = max([0, *(free[s] for s in self.counted)])
         for number in range(1 if once else _PASSES):
             waited = self._one(number, host, free, ends)
             times.append(max([host[0], *(free[s] for s in self.counted)]))
             if number == 0:
                 first, drained = host[0], times[0]
-            paces.append(times[-1] - (times[-2] if number else 0))
+            paces.append(times[-1] - (times[-2] if number else entered))
             if len(paces) > 1 and abs(paces[-1] - paces[-2]) <= _SETTLED * max(paces[-1], 1):
                 break
             for chain in range(1, self.chains):

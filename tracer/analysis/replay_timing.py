@@ -17,13 +17,13 @@ _CLOCK_NS = 2_000
 _NEVER = np.iinfo(np.int64).min // 4
 
 
-def time_works(works: Works, waits: Waits) -> tuple[Works, Waits]:
+def time_works(works: Works, waits: Waits, pending_ns: Ints) -> tuple[Works, Waits]:
     """The works with the times that held them, and the waits without holds that the recording contradicts.
 
     Either the launch or the stream held a work; the other one gets a typical value,
     so that it holds where a replay makes it the later one.
     """
-    before = _ends_before(works)
+    before = _ends_before(works, pending_ns)
     latency = np.where(works.copy, _latency(works, works.copy, before), _latency(works, ~works.copy, before))
     spacing = _spacing(works, before, latency)
     waits, until = _real_holds(works, waits, before, latency)
@@ -36,15 +36,15 @@ def time_works(works: Works, waits: Waits) -> tuple[Works, Waits]:
     return Works.of(**columns), waits
 
 
-def typical_latency(works: Works) -> int:
+def typical_latency(works: Works, pending_ns: Ints) -> int:
     """Typical time from the call to a kernel on an idle stream."""
-    return _latency(works, ~works.copy, _ends_before(works))
+    return _latency(works, ~works.copy, _ends_before(works, pending_ns))
 
 
-def _ends_before(works: Works) -> Ints:
-    """For each work the latest end of earlier work on its stream."""
+def _ends_before(works: Works, pending_ns: Ints) -> Ints:
+    """For each work the latest end of earlier work on its stream; of the first, when what was pending ended."""
     order = np.lexsort((works.start_ns, works.stream))
-    before = np.full(len(works), _NEVER, np.int64)
+    before = pending_ns[works.stream].copy()
     if not len(works):
         return before
     end = works.start_ns + works.dur_ns
@@ -53,7 +53,7 @@ def _ends_before(works: Works) -> Ints:
     offset = works.stream[order].astype(np.int64) * span
     reach = np.maximum.accumulate(end[order] + offset) - offset
     same = works.stream[order][1:] == works.stream[order][:-1]
-    before[order[1:][same]] = reach[:-1][same]
+    before[order[1:][same]] = np.maximum(before[order[1:][same]], reach[:-1][same])
     return before
 
 
