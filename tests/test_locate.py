@@ -137,6 +137,7 @@ def test_a_second_run_that_hangs_is_ended_at_the_limit_with_all_its_children(tmp
     assert time.monotonic() - began < 60
     assert found.second.status is None
     assert any("time limit" in note for note in found.notes)
+    assert (found.kind, found.cause.line, found.confidence) == ("async.assert", 901, "high")
     pid = int((tmp_path / "pid").read_text())
     until = time.monotonic() + 5
     while Path(f"/proc/{pid}").exists() and Path(f"/proc/{pid}/stat").read_text().split()[2] != "Z":

@@ -122,13 +122,18 @@ def conclude(command: str, first: Sighting, second: Sighting | None, notes: Sequ
             texts.append(f"it is one of {len(first.bracket)} lines: {', '.join(map(_where, first.bracket))}")
     else:
         cause, source, confidence = first.reported, "traceback", "low" if first.reported else ""
-    if second is not None and not second.reproduced:
+    if second is not None and not second.reproduced and second.status is None:
+        texts.append(
+            f"the second run was stopped at its time limit ({second.seconds:.0f} s): programs of several processes can "
+            "hang when launches block; what stands here is what the first run knew"
+        )
+    elif second is not None and not second.reproduced:
         kind = UNLOCALISED
         confidence = "low" if cause else ""
-        ended = "did not end within its time limit" if second.status is None else f"ended with status {second.status}"
         texts.append(
-            f"not reproduced with launches blocking (that run {ended}): a race, or an input that differs from run to "
-            "run; what stands here is the launch that failed in the first run, which in a race need not be the cause"
+            f"not reproduced with launches blocking (that run ended with status {second.status}): a race, or an input "
+            "that differs from run to run; what stands here is the launch that failed in the first run, which in a race "
+            "need not be the cause"
         )
     if first.later:
         texts.append(
@@ -155,7 +160,7 @@ def conclude(command: str, first: Sighting, second: Sighting | None, notes: Sequ
         best.forward or first.forward,
         first,
         second,
-        advise(kind_of(first), best, command, reproduced=second is None or second.reproduced),
+        advise(kind_of(first), best, command, reproduced=kind != UNLOCALISED),
         tuple(texts),
     )
 

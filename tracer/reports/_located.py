@@ -64,7 +64,8 @@ def _second(second: Sighting | None) -> list[str]:
         return []
     if second.reproduced:
         return [f"With launches blocking ({second.seconds:.0f} s): the same error, reported by its own line.", ""]
-    return [f"With launches blocking ({second.seconds:.0f} s): not reproduced.", ""]
+    how = "stopped at the time limit" if second.status is None else "not reproduced"
+    return [f"With launches blocking ({second.seconds:.0f} s): {how}.", ""]
 
 
 def _where(place: Place) -> str:
