@@ -132,8 +132,8 @@ def conclude(command: str, first: Sighting, second: Sighting | None, notes: Sequ
         confidence = "low" if cause else ""
         texts.append(
             f"not reproduced with launches blocking (that run ended with status {second.status}): a race, or an input "
-            "that differs from run to run; what stands here is the launch that failed in the first run, which in a race "
-            "need not be the cause"
+            "that differs from run to run; what stands here is the launch that failed in the first run, in a race "
+            "not always the cause"
         )
     if first.later:
         texts.append(
