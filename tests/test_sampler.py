@@ -19,7 +19,7 @@ from tracer.building import TraceBuilder
 from tracer.chunks import read_chunks
 from tracer.readers import pyspy
 from tracer.recording import sampler
-from tracer.recording.clockmarks import Recorder
+from tracer.recording.clockmarks import Recorder, _name_ptracer
 from tracer.recording.inprocess import InProcessSampler
 from tracer.recording.session import Session
 
@@ -28,7 +28,7 @@ PROGRAM = """
     import json, sys, time
     from pathlib import Path
     from tracer import config
-    from tracer.recording.clockmarks import Recorder
+    from tracer.recording.clockmarks import Recorder, _name_ptracer
     from tracer.recording.session import Session
 
     folder, seconds = Path(sys.argv[1]), float(sys.argv[2])
@@ -233,6 +233,15 @@ def test_ps04_a_program_that_ends_at_once_gives_few_samples_and_no_error(tmp_pat
         sampler.stop()
 
     assert why.startswith("py-spy stopped at once")
+
+
+@pytest.mark.parametrize(("scope", "named"), [("0", False), ("1", True), ("2", False)])
+def test_under_yama_the_parent_is_named_as_the_one_who_may_look(tmp_path, scope, named):
+    (tmp_path / "run.json").write_text(json.dumps({"parent": os.getppid()}))
+    (tmp_path / "scope").write_text(f"{scope}\n")
+
+    assert _name_ptracer(tmp_path / "run.json", tmp_path / "scope") is named
+    assert _name_ptracer(tmp_path / "nothing", tmp_path / "scope") is False
 
 
 class Sink:
