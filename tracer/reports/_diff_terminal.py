@@ -49,5 +49,5 @@ def _finding(change: FindingChange) -> Text:
     if found is None:
         return text
     text.append(f"{words.one_line(found.rule)} {words.where(found.place or found.library_place)}: ", style="default")
-    sides = [", ".join(words.costs(side)) for side in (change.before, change.after) if side is not None]
+    sides = [words.side(side) for side in (change.before, change.after) if side is not None]
     return text.append(" → ".join(sides), style="default")

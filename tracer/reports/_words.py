@@ -110,6 +110,14 @@ def verdicts(audit: Audit) -> list[str]:
     return [one_line(verdict.text) for verdict in audit.verdicts if verdict.id != "no_gpu"]
 
 
+def side(finding: Finding | None) -> str:
+    """A finding's cost in a comparison: a step where there are steps, since two recordings may have more or fewer."""
+    if finding is None:
+        return "-"
+    each = per_step(finding)
+    return f"{each} a step" if each else ", ".join(costs(finding)) or "nothing"
+
+
 def origin(audit: Audit) -> str:
     """What wrote the audit, and the versions and machine of the recording."""
     said = [f"tracer {tracer.__version__}"]

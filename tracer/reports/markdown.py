@@ -43,7 +43,7 @@ def _change(change: Change) -> tuple[str, str, str]:
 def _changed_row(change: FindingChange) -> tuple[str, ...]:
     sides = (change.before, change.after)
     found = next(side for side in reversed(sides) if side is not None)
-    costs = [", ".join(words.costs(side)) if side is not None else "-" for side in sides]
+    costs = [words.side(side) for side in sides]
     return (change.verdict, _text(found.rule), _place(found.place or found.library_place), *costs)
 
 
