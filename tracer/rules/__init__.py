@@ -50,6 +50,7 @@ class Evidence:
     stalls: Stalls
     idle: Idle
     places: Places
+    idle_stack: Ids  # for each row of idle: what its thread did meanwhile, to be asked of places; NONE
     steps: Steps
     trust: Trust
     waits: tuple[Wait, ...]  # the stalls that count, by shape and place

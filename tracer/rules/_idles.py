@@ -10,10 +10,8 @@ from tracer.analysis.idle import CAUSES
 from tracer.results import Finding, Place
 from tracer.rules import Evidence, Rule
 from tracer.rules._holds import NOTHING, lower, name_of, per_step, show_place, thread_name
-from tracer.trace import NONE, Ids, Ints, Kind
+from tracer.trace import NONE, Ids, Ints
 from tracer.units import show_ns
-
-_MOST = 5_000  # idle stretches whose line is looked up, the longest first
 
 
 def rows_of(evidence: Evidence, cause: str) -> Ids:
@@ -30,28 +28,16 @@ def rows_of(evidence: Evidence, cause: str) -> Ids:
 def by_place(evidence: Evidence, rows: Ids) -> list[tuple[Place | None, int, Ids]]:
     """Idle rows by the line and thread of the host meanwhile, the dearest first."""
     idle = evidence.idle
-    order = rows[np.argsort(-idle.dur_ns[rows], kind="stable")]
-    looked = order[:_MOST]
-    known = looked[idle.track[looked] != NONE] if _tells_lines(evidence) else looked[:0]
-    stacks = np.full(len(idle), NONE, np.int64)
-    stacks[known] = evidence.places.frames_at(
-        idle.track[known], idle.start_ns[known], idle.start_ns[known] + idle.dur_ns[known]
-    )
-    groups: dict[tuple[object, ...], list[int]] = {}
-    places: dict[tuple[object, ...], Place | None] = {}
-    for row, stack in zip(order.tolist(), stacks[order].tolist(), strict=True):
+    groups: dict[tuple[int, str, int], list[int]] = {}
+    places: dict[tuple[int, str, int], Place | None] = {}
+    columns = (rows.tolist(), evidence.idle_stack[rows].tolist(), idle.track[rows].tolist())
+    for row, stack, track in zip(*columns, strict=True):
         place = evidence.places.place(stack) if stack != NONE else None
-        key = (int(idle.track[row]), place.file if place else "", place.line if place else 0)
+        key = (track, place.file if place else "", place.line if place else 0)
         groups.setdefault(key, []).append(row)
         places.setdefault(key, place)
-    found = [(places[key], int(str(key[0])), np.array(group, np.int32)) for key, group in groups.items()]
+    found = [(places[key], key[0], np.array(group, np.int32)) for key, group in groups.items()]
     return sorted(found, key=lambda one: -int(idle.dur_ns[one[2]].sum()))
-
-
-def _tells_lines(evidence: Evidence) -> bool:
-    """Whether anything in the trace says what line a thread was on between its calls."""
-    trace = evidence.trace
-    return bool(len(trace.lines) or len(trace.samples) or np.any(trace.spans.kind == Kind.PYTHON))
 
 
 def idle_finding(

@@ -1,0 +1,79 @@
+"""What removing each finding would gain, and what holds the program as a whole."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from tracer.analysis.idle import CAUSES
+from tracer.analysis.replay import Prediction, Removal, predict
+from tracer.auditor.examination import Examination
+from tracer.results import Finding, Gain, Verdict
+from tracer.rules import price, rule_modules
+from tracer.rules._holds import HARMLESS_WORDS
+from tracer.trace import Steps
+from tracer.units import show_ns
+
+_WORTH = 0.03  # of the step: a gain from here on is worth having
+# How the replay takes a finding away, by its kind; kinds that are not here are not replayed.
+_HOW = {
+    "sync.item": "no_wait",
+    "sync.shape": "no_wait",
+    "sync.check": "no_wait",
+    "sync.event": "no_wait",
+    "sync.in_op": "no_wait",
+    "sync.driver": "no_wait",
+    "sync.extension": "no_wait",
+    "sync.h2d_pageable": "pinned_upload",
+    "sync.h2d_pinned": "pinned_upload",
+    "copy.pageable_h2d": "pinned_upload",
+    "copy.sync_api": "pinned_upload",
+    "sync.d2h": "later_download",
+    "copy.pageable_d2h": "later_download",
+    "sync.explicit": "drop",
+    "collective.wait": "drop",
+    "alloc.malloc": "no_alloc",
+    "alloc.free": "drop",
+    "alloc.pin": "no_alloc",
+    "alloc.unpin": "no_alloc",
+    "alloc.retry": "no_alloc",
+    "launch.queue_full": "no_queue_wait",
+    "load.lazy": "loaded",
+}
+
+
+def with_gains(found: Examination, steps: Steps) -> tuple[Prediction, tuple[Finding, ...]]:
+    """What removing each finding would save, and the findings with it."""
+    evidence = found.evidence
+    removals = []
+    for number, finding in enumerate(found.findings):
+        rows = evidence.rows.get(finding.id)
+        how = "drop" if finding.op == "tensor" else _HOW.get(finding.kind)
+        if rows is not None and how is not None and len(rows):
+            removals.append(Removal(number, evidence.stalls.call[rows], evidence.stalls.op[rows], how))
+    prediction = predict(found.trace, evidence.launches, evidence.stalls, steps, removals)
+    findings = list(found.findings)
+    for removal, gain in zip(removals, prediction.gains, strict=True):
+        findings[removal.finding] = _priced(findings[removal.finding], gain)
+    return prediction, tuple(sorted(findings, key=price))
+
+
+def _priced(finding: Finding, gain: Gain | None) -> Finding:
+    """The finding with its gain. What the replay says would go faster is not harmless, however busy the GPU was."""
+    if gain is None or gain.share < _WORTH or not finding.harmless:
+        return replace(finding, gain_ns=gain)
+    rule = next(module.RULE for module in rule_modules() if module.RULE.id == finding.rule)
+    message = finding.message.partition(HARMLESS_WORDS)[0] + f"; without it a step would save {show_ns(gain.likely_ns)}"
+    return replace(finding, gain_ns=gain, harmless=False, severity=rule.severity, message=message)
+
+
+def find_verdicts(found: Examination, prediction: Prediction) -> tuple[Verdict, ...]:
+    """Answers about the whole window: those of the replay, and that there is no GPU or no input."""
+    if not found.evidence.trust.has_gpu:
+        return (Verdict("no_gpu", "there is no GPU work in this trace, so no async gap to see"),)
+    verdicts = list(prediction.verdicts)
+    waited = int(found.idle.dur_ns[found.idle.cause == CAUSES.index("input.bound")].sum())
+    share = waited / max(found.evidence.span_ns, 1)
+    if share > 0.1:
+        text = f"the GPU waits for input {show_ns(waited)}, {100 * share:.0f} % of the time"
+        verdicts.append(Verdict("input_bound", text, share, "traced"))
+    return tuple(verdicts)

@@ -1,0 +1,56 @@
+"""The table of the GPU's idle time: by cause and line, summing to it exactly."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from tracer.analysis.idle import CAUSES
+from tracer.auditor.examination import Examination
+from tracer.results import IdleRow, Place
+from tracer.trace import NONE
+
+_LISTED = 200  # rows of the table; what is smaller goes to rows without a place
+
+
+def idle_by_cause(found: Examination) -> dict[str, int]:
+    """Nanoseconds by class word, most first; they sum to the idle time of the devices."""
+    sums: dict[str, int] = {}
+    for word, ns in zip(_words_of_idle(found), found.idle.dur_ns.tolist(), strict=True):
+        sums[word] = sums.get(word, 0) + ns
+    return dict(sorted(sums.items(), key=lambda item: -item[1]))
+
+
+def idle_rows(found: Examination) -> tuple[IdleRow, ...]:
+    """The idle time by cause and line; what is small goes to the rows without a line."""
+    idle, evidence = found.idle, found.evidence
+    sums: dict[tuple[str, int, int, str, Place | None], list[int]] = {}
+    columns = (idle.finding.tolist(), evidence.idle_stack.tolist(), idle.device.tolist(), idle.rank.tolist())
+    for word, number, stack, device, rank, ns in zip(
+        _words_of_idle(found), *columns, idle.dur_ns.tolist(), strict=True
+    ):
+        finding = found.findings[number] if number != NONE else None
+        place = finding.place if finding else evidence.places.place(stack) if stack != NONE else None
+        row = sums.setdefault((word, device, rank, finding.rule if finding else "", place), [0, 0])
+        row[0] += ns
+        row[1] += 1
+    listed = sorted(sums.items(), key=lambda item: -item[1][0])
+    for (word, device, rank, rule, place), (ns, count) in listed[_LISTED:]:
+        if place is not None:
+            row = sums.setdefault((word, device, rank, rule, None), [0, 0])
+            row[0] += ns
+            row[1] += count
+            del sums[word, device, rank, rule, place]
+    whole = int(idle.dur_ns.sum()) or 1
+    rows = [
+        IdleRow(word, rule, ns, count, ns / whole, place, device, rank)
+        for (word, device, rank, rule, place), (ns, count) in sums.items()
+    ]
+    return tuple(sorted(rows, key=lambda row: -row.ns))
+
+
+def _words_of_idle(found: Examination) -> list[str]:
+    """For each row of idle time the class word of its cause."""
+    words = [CAUSES[cause] for cause in found.idle.cause.tolist()]
+    for row in np.flatnonzero(found.idle.stall != NONE).tolist():
+        words[row] = found.kinds[found.idle.stall[row]]
+    return words
