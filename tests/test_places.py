@@ -1,8 +1,13 @@
+from collections import Counter
+
 import numpy as np
+import pytest
 
 from tests.conftest import CPU, CPU2, US
+from tests.shared import H200
 from tracer.analysis.places import Places
 from tracer.building import TraceBuilder
+from tracer.readers import load
 from tracer.results import Place
 from tracer.trace import NONE, Kind, Ledger, Lines, Samples
 
@@ -142,3 +147,229 @@ def test_samples_need_two_that_agree_inside_the_wait():
     for story, expected in ((once, None), (twice, ("/my/train.py", 3, "samples"))):
         places, sync = story.of("cudaStreamSynchronize")
         assert where(places.of_span(sync)) == expected
+
+
+def test_several_operators_after_the_wait_do_not_hide_it():
+    """torch.tensor() copies, waits, and then runs two operators more before its warning is delivered."""
+    story = Story(
+        (Kind.OP, "aten::to", CPU, 0, 60),
+        (Kind.CALL, "cudaStreamSynchronize", CPU, 10, 50),
+        (Kind.OP, "aten::lift_fresh", CPU, 65, 66),
+        (Kind.OP, "aten::detach_", CPU, 70, 85),
+    ).synced(120, ("/my/train.py", 20, "<module>"))
+
+    places, sync = story.of("cudaStreamSynchronize")
+
+    assert places.of_span(sync).line == 20
+
+
+def test_an_operator_between_wait_and_entry_far_away_means_another_wait():
+    first = (Kind.OP, "aten::item", CPU, 0, 60), (Kind.CALL, "cudaStreamSynchronize", CPU, 10, 50)
+    story = Story(*first, (Kind.OP, "aten::mm", CPU, 5_000, 5_010))
+    story.synced(62, ("/my/train.py", 20, "step")).synced(9_000, ("/my/train.py", 30, "step"))
+
+    places, sync = story.of("cudaStreamSynchronize")
+
+    assert places.of_span(sync).line == 20
+
+
+def test_a_ledger_without_threads_finds_the_thread_that_waited():
+    unknown = (0, NONE, NONE, NONE, "thread unknown")
+    story = Story(*ITEM, (Kind.OP, "aten::mm", CPU2, 0, 200)).synced(102, ("train.py", 21, "step"), track=unknown)
+
+    places, sync = story.of("cudaStreamSynchronize")
+
+    assert places.of_span(sync).line == 21
+
+
+BACKWARD = (
+    (Kind.OP, "autograd::engine::evaluate_function: IndexBackward0", CPU2, 20, 200),
+    (Kind.OP, "aten::nonzero", CPU2, 30, 100),
+    (Kind.CALL, "cudaStreamSynchronize", CPU2, 40, 90),
+)
+RUN_BACKWARD = (LIBRARY.replace("_tensor", "autograd/graph"), 830, "_engine_run_backward")
+
+
+def test_a_wait_of_the_autograd_thread_belongs_to_the_backward_that_ends_next():
+    story = Story((Kind.OP, "aten::sum", CPU, 0, 10), *BACKWARD, (Kind.OP, "aten::add", CPU, 400, 410))
+    story.synced(300, RUN_BACKWARD, ("/my/train.py", 40, "step"))
+
+    places, sync = story.of("cudaStreamSynchronize")
+
+    assert where(places.of_span(sync)) == ("/my/train.py", 40, "ledger")
+    assert places.library_of(sync).function == "_engine_run_backward"
+
+
+def test_a_backward_that_began_later_is_not_the_one():
+    story = Story(*BACKWARD, (Kind.OP, "aten::add", CPU, 250, 260)).synced(300, RUN_BACKWARD, ("/my/train.py", 40, "f"))
+
+    places, sync = story.of("cudaStreamSynchronize")
+
+    assert places.of_span(sync) is None
+
+
+def test_columns_come_from_the_text_if_only_one_call_fits():
+    text = "def step(loss, x):\n    total = loss.item() + len(x)\n    both = x.item() + loss.item()\n"
+    one = Story(*ITEM, sources={"/my/train.py": text}).synced(102, ("/my/train.py", 2, "step"))
+    two = Story(*ITEM, sources={"/my/train.py": text}).synced(102, ("/my/train.py", 3, "step"))
+
+    places, sync = one.of("cudaStreamSynchronize")
+    unclear, other = two.of("cudaStreamSynchronize")
+
+    place = places.of_span(sync)
+    assert (place.columns, place.excerpt[12:23]) == ((13, 24), "loss.item()")
+    assert unclear.of_span(other).columns is None
+
+
+def test_columns_count_characters_not_bytes():
+    text = 'def step(loss):\n    print("größer", loss.item())\n'
+    story = Story(*ITEM, sources={"/my/train.py": text}).ran(0, 200, ("/my/train.py", 2, "step", 23, 34))
+
+    places, sync = story.of("cudaStreamSynchronize")
+
+    low, high = places.of_span(sync).columns
+    assert text.splitlines()[1][low - 1 : high - 1] == "loss.item()"
+
+
+def test_the_ledger_s_line_takes_the_columns_of_the_line_that_ran_then():
+    story = Story(*ITEM).synced(102, ("/my/train.py", 21, "step"))
+    story.ran(5, 110, ("/my/train.py", 21, "step", 9, 20))
+
+    places, sync = story.of("cudaStreamSynchronize")
+
+    assert places.of_span(sync) == Place("/my/train.py", 21, "step", (9, 20), "ledger", True, "")
+
+
+def test_a_line_that_is_not_known_is_not_exact():
+    """A busy function is no longer watched line by line: its runs have line -1."""
+    story = Story(*ITEM).ran(0, 200, ("/my/train.py", NONE, "busy"))
+
+    places, sync = story.of("cudaStreamSynchronize")
+
+    assert places.of_span(sync) == Place("/my/train.py", 0, "busy", None, "lines", False, "")
+
+
+PYTHON = (
+    (Kind.PYTHON, "train.py(30): <module>", CPU, 0, 300),
+    (Kind.PYTHON, "train.py(2): step", CPU, 5, 200),
+    (Kind.PYTHON, "<built-in method item of Tensor object at 0x7f00>", CPU, 8, 105),
+)
+
+
+def test_the_profiler_s_functions_know_only_where_they_are_defined():
+    places, sync = Story(*PYTHON, *ITEM).of("cudaStreamSynchronize")
+
+    assert places.of_span(sync) == Place("train.py", 2, "step", None, "events", False, "")
+    assert [p.function for p in places.stack(sync)] == ["step", "<module>"]
+
+
+def test_the_text_makes_a_function_exact_if_one_call_alone_fits():
+    once = "\ndef step(loss):\n    y = loss * 2\n    return loss.item()\n"
+    twice = once + "    loss.item()\n"
+
+    places, sync = Story(*PYTHON, *ITEM, sources={"/home/me/train.py": once}).of("cudaStreamSynchronize")
+    unclear, other = Story(*PYTHON, *ITEM, sources={"/home/me/train.py": twice}).of("cudaStreamSynchronize")
+
+    assert where(places.of_span(sync)) == ("train.py", 4, "source")
+    assert places.of_span(sync).exact
+    assert (unclear.of_span(other).line, unclear.of_span(other).exact) == (2, False)
+
+
+def test_two_files_of_one_name_are_not_confused():
+    text = "\ndef step(loss):\n    return loss.item()\n"
+    sources = {"/a/train.py": text, "/b/train.py": text.replace("    return", "\n    return")}
+
+    places, sync = Story(*PYTHON, *ITEM, sources=sources).of("cudaStreamSynchronize")
+
+    assert places.of_span(sync).exact is False
+
+
+FILES = {
+    "/my/train.py": True,
+    "train.py": True,
+    "src/model.py": True,
+    "<string>": True,
+    "<ipython-input-3-abc>": True,
+    "/tmp/ipykernel_12/345.py": True,
+    "/my/code.zip/pack/mod.py": True,
+    "/venv/lib/python3.12/site-packages/torch/nn/modules/module.py": False,
+    "/usr/lib/python3.12/threading.py": False,
+    "torch/nn/modules/module.py": False,
+    "threading.py": False,
+    "<frozen importlib._bootstrap>": False,
+    "<eval_with_key>.3": False,
+    "/tmp/torchinductor_me/ab/cab.py": False,
+}
+
+
+@pytest.mark.parametrize(("file", "own"), FILES.items(), ids=str)
+def test_whose_code_a_file_is(file, own):
+    story = Story(*ITEM).synced(102, (file, 3, "inner"), ("/my/outer.py", 9, "outer"))
+
+    places, sync = story.of("cudaStreamSynchronize")
+
+    assert places.of_span(sync).function == ("inner" if own else "outer")
+
+
+def test_a_file_that_was_kept_as_the_user_s_counts_as_such_wherever_it_lies():
+    file = "/venv/lib/python3.12/site-packages/mine/train.py"
+    story = Story(*ITEM, sources={file: ""}).synced(102, (file, 3, "inner"), ("/my/outer.py", 9, "outer"))
+
+    places, sync = story.of("cudaStreamSynchronize")
+
+    assert places.of_span(sync).function == "inner"
+
+
+def test_a_stack_without_a_user_s_line_gives_only_the_library():
+    story = Story(*ITEM).synced(102, (LIBRARY, 40, "item"), ("/usr/lib/python3.12/threading.py", 9, "run"))
+
+    places, sync = story.of("cudaStreamSynchronize")
+
+    assert places.of_span(sync) is None
+    assert places.library_of(sync).function == "item"
+
+
+def test_what_a_thread_did_most_of_a_stretch_is_where_it_was():
+    story = Story((Kind.OP, "aten::mm", CPU, 0, 1)).ran(0, 40, ("/my/train.py", 1, "f"))
+    story.ran(40, 100, ("/my/train.py", 2, "f")).ran(100, 130, ("/my/train.py", 1, "f"))
+    trace = story.build()
+    places = Places(trace)
+
+    assert places.at(0, 0, 130 * US).line == 1
+    assert places.at(0, 30 * US, 100 * US).line == 2
+    assert places.at(0, 200 * US, 300 * US) is None
+    assert places.frames_at([0, 0], [0, 200 * US], [10 * US, 210 * US]).tolist()[1] == NONE
+
+
+def test_callers_are_the_user_s_frames_above():
+    story = Story(*ITEM).synced(
+        102, (LIBRARY, 1, "a"), ("/my/a.py", 5, "inner"), (LIBRARY, 2, "b"), ("/my/b.py", 7, "outer")
+    )
+
+    places, sync = story.of("cudaStreamSynchronize")
+
+    stack = places.frames_of([sync])[0]
+    assert [(p.function, p.line) for p in places.callers(stack)] == [("outer", 7)]
+    assert [p.function for p in places.stack_of(stack)] == ["a", "inner", "b", "outer"]
+
+
+@pytest.mark.parametrize(
+    ("case", "lines"),
+    [
+        ("IS01", {21: 20}),
+        ("IS05", {21: 40}),
+        ("IS06", {16: 160, 17: 160, 18: 160}),
+        ("IS16", {20: 20, 22: 20}),
+        ("IS18", {20: 40, 21: 20}),
+        ("IS20", {23: 20, 25: 160}),
+        ("IS25", {22: 40, 24: 20, 25: 20}),
+    ],
+)
+def test_recorded_waits_have_the_lines_that_the_cases_state(case, lines):
+    trace = load(H200 / f"{case}.json.gz")
+    waits = np.flatnonzero(trace.name_rows("cudaStreamSynchronize") & (trace.spans.kind == Kind.CALL))
+    places = Places(trace)
+
+    found = Counter(places.place(stack).line for stack in places.frames_of(waits).tolist() if stack != NONE)
+
+    assert found == lines

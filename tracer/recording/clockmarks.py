@@ -129,7 +129,7 @@ class Recorder:
 
 
 def _name_ptracer(run: Path, scope: Path = Path("/proc/sys/kernel/yama/ptrace_scope")) -> bool:
-    """Under Yama py-spy is a stranger: our parent's child, but not our ancestor. Name the parent, and so its children."""
+    """Under Yama py-spy is a stranger here, no ancestor: name the parent, and so its children."""
     try:
         restricted = scope.read_text().strip() == "1"
         parent = int(json.loads(run.read_text())["parent"])
