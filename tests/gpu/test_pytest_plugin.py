@@ -51,10 +51,11 @@ def ran(tmp_path_factory):
     (folder / "test_cases.py").write_text(text)
     installed = any(point.name == "tracer" for point in entry_points(group="pytest11"))
     plugin = [] if installed else ["-p", "tracer.integrations.pytest_plugin"]
+    search = [str(Path(__file__).resolve().parents[2]), os.environ.get("PYTHONPATH", "")]
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-rA", "-p", "no:cacheprovider", "--tracer-report=syncs.json", *plugin],
         cwd=folder, capture_output=True, text=True, check=False, timeout=500,
-        env=os.environ | {"PYTHONPATH": str(Path(__file__).resolve().parents[2])},
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(path for path in search if path)},
     )  # fmt: skip
     if results := os.environ.get("RESULTS"):
         Path(results).mkdir(parents=True, exist_ok=True)
