@@ -285,3 +285,17 @@ def test_kinds_of_records_are_kept(marks):
     line(marks, 3)
 
     assert read_ring(marks.ring.path).records["kind"].tolist() == [LINE]
+
+
+@pytest.mark.parametrize("part", ["write", "device", "supported"])
+def test_a_mistake_of_ours_ends_the_marks_and_not_the_program(marks, gpu, part):
+    def fail(*_):
+        raise OSError("ours")
+
+    setattr(gpu, part, fail)
+    line(marks, 1)
+    line(marks, 2)
+
+    events = [event for event in read_ring(marks.ring.path).events if event[0] == "no_marks"]
+    assert len(events) == 1
+    assert "ours" in events[0][3]

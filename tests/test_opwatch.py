@@ -141,3 +141,15 @@ def test_watching_does_not_import_the_compiler():
     )
 
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_a_mistake_of_ours_never_reaches_the_program(marks):
+    def broken(*_):
+        raise KeyError("ours")
+
+    with watch(marks, check=broken):
+        assert (torch.ones(2) + 1).tolist() == [2, 2]
+
+    events = [event for event in read_ring(marks.ring.path).events if event[0] == "no_marks"]
+    assert len(events) == 1
+    assert "ours" in events[0][3]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import os
 import sys
 import threading
@@ -43,9 +44,13 @@ def install() -> None:
 
 
 def _cuda_is_up(settings: Settings) -> None:
-    hooks = Hooks(settings)
-    hooks.install()
-    atexit.register(hooks.marks.ring.event, "exit")
+    try:
+        hooks = Hooks(settings)
+        hooks.install()
+        atexit.register(hooks.marks.ring.event, "exit")
+    except Exception as error:  # whatever it is, the program goes on: torch is in the middle of its initialisation
+        with contextlib.suppress(OSError):
+            Path(settings.folder, f"{os.getpid()}.failed").write_text(repr(error))
 
 
 class Hooks:

@@ -15,6 +15,7 @@ blocking launches.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import threading
@@ -115,19 +116,23 @@ class Marks:
             self._send(place)
 
     def _wait_for_cuda(self, place: int) -> None:
-        gpu = self._gpu
-        if not gpu.has_context():
-            self.ring.log(place, self.who(NO_SLOT))
-            return
         try:
-            self._writer = gpu.make_writer(self.ring)
-            if not self._writer.supported(gpu.device()):
-                raise MarksUnavailable("the driver says that this device cannot do stream memory operations")
+            self._arm(place)
         except MarksUnavailable as error:
             self.why_not = str(error)
             self._end()
             self.ring.event("no_marks", str(error))
+        except Exception as error:  # whatever it is, the program goes on
+            self.give_up(error)
+
+    def _arm(self, place: int) -> None:
+        gpu = self._gpu
+        if not gpu.has_context():
+            self.ring.log(place, self.who(NO_SLOT))
             return
+        self._writer = gpu.make_writer(self.ring)
+        if not self._writer.supported(gpu.device()):
+            raise MarksUnavailable("the driver says that this device cannot do stream memory operations")
         self._send = self._make_send(self._writer)
         self.watch.hear(self._make_thinned(self._send) if self.every_ns else self._make_dense(self._send))
         self.ring.event("armed", self.every_ns)
@@ -193,26 +198,29 @@ class Marks:
         get_device, get_stream, capturing = self._gpu.device, self._gpu.stream, self._gpu.capturing
 
         def send(place: int) -> None:
-            device = get_device()
-            stream = get_stream(device)
             try:
-                who, address, slot = known[ident()][device, stream]
-            except KeyError:
-                who, address, slot = learn(device, stream)
-            try:
-                marked = slot != NO_SLOT and not capturing()
-            except RuntimeError:
-                # Another stream is being captured: nothing to do. Or the context is dead: the next write says so.
-                marked = self.errors.any
-            seq = next(numbers)
-            at = seq & mask
-            places[at] = place
-            whos[at] = who if marked else self.who(NO_SLOT)
-            last[0] = seq
-            if marked:
-                result = write(stream, address, seq, 0)
-                if result:
-                    self._refused(result, device, stream, address, seq)
+                device = get_device()
+                stream = get_stream(device)
+                try:
+                    who, address, slot = known[ident()][device, stream]
+                except KeyError:
+                    who, address, slot = learn(device, stream)
+                try:
+                    marked = slot != NO_SLOT and not capturing()
+                except RuntimeError:
+                    # Another stream is being captured: nothing to do. Or the context is dead: the next write says so.
+                    marked = self.errors.any
+                seq = next(numbers)
+                at = seq & mask
+                places[at] = place
+                whos[at] = who if marked else self.who(NO_SLOT)
+                last[0] = seq
+                if marked:
+                    result = write(stream, address, seq, 0)
+                    if result:
+                        self._refused(result, device, stream, address, seq)
+            except Exception as error:  # whatever it is, the program goes on
+                self.give_up(error)
 
         return send
 
@@ -247,6 +255,12 @@ class Marks:
             result = writer.write(stream, address, seq, 0)
             if result:
                 self._refused(result, device, stream, address, seq)
+
+    def give_up(self, error: Exception) -> None:
+        """Something of ours went wrong: leave the program alone from now on, and say why."""
+        self._end()
+        with contextlib.suppress(OSError):
+            self.ring.event("no_marks", f"they broke off: {error!r}")
 
     def _refused(self, result: int, device: int, stream: int, address: int, seq: int) -> None:
         writer = self._writer

@@ -68,6 +68,7 @@ class OpWatch(TorchDispatchMode):  # type: ignore[misc]
         self._is_user_file = is_user_file
         self._check = check
         self._device = device
+        self._broken = False
         self._ops: dict[object, int] = {}  # operator, dtypes and shapes -> its number
         self._texts: dict[int, str] = {}
         self._views: dict[Any, bool] = {}
@@ -96,6 +97,23 @@ class OpWatch(TorchDispatchMode):  # type: ignore[misc]
         """Mark, look, run."""
         if kwargs is None:
             kwargs = {}
+        op = 0
+        if not self._broken:
+            try:
+                op = self._look(func, args, kwargs)
+            except Exception as error:  # whatever it is, the program goes on
+                self._broken = True
+                self._marks.give_up(error)
+        try:
+            return func(*args, **kwargs)
+        except RuntimeError as error:
+            if op and is_cuda_error(error):
+                self._marks.ring.event("op_error", op, self._marks.thread_id())
+                self._marks.errors.note(error)
+            raise
+
+    def _look(self, func: Any, args: Any, kwargs: Any) -> int:
+        """Mark an operator on the GPU; its number, 0 for one that launches nothing there."""
         key = [func]
         here = False
         for value in args:
@@ -111,20 +129,14 @@ class OpWatch(TorchDispatchMode):  # type: ignore[misc]
             device = kwargs.get("device")
             here = device is not None and torch.device(device).type == self._device
         if not here or self._is_view(func):
-            return func(*args, **kwargs)
+            return 0
         op = self._ops.get(tuple(key)) or self._name_op(tuple(key), func, args)
         self._record(op)
         if self._check is not None:
             found = self._check(func, args, kwargs, self._user_name)
             if found:
                 self._marks.ring.event("offending", op, found, self._marks.thread_id())
-        try:
-            return func(*args, **kwargs)
-        except RuntimeError as error:
-            if is_cuda_error(error):
-                self._marks.ring.event("op_error", op, self._marks.thread_id())
-                self._marks.errors.note(error)
-            raise
+        return op
 
     def _is_view(self, func: Any) -> bool:
         found = self._views.get(func)
@@ -154,7 +166,7 @@ class OpWatch(TorchDispatchMode):  # type: ignore[misc]
         """The user's frames as numbers: code and line of the innermost, and the whole stack."""
         is_user_file = self._is_user_file
         found: list[FrameType] = []
-        frame = sys._getframe(2).f_back  # none on a thread of autograd
+        frame = sys._getframe(3).f_back  # none on a thread of autograd
         key: list[int] = []
         while frame is not None and len(found) < _STACK:
             if is_user_frame(is_user_file, frame):

@@ -53,7 +53,7 @@ def sight(folder: Path, outcome: Outcome, *, blocking: bool) -> Sighting:
         unfinished = [image for image in images if not any(event[0] == "exit" for event in image.events)]
         guilty = unfinished[0] if unfinished else None
     if guilty is None:
-        return _from_stderr(outcome, blocking)
+        return _from_stderr(folder, outcome, blocking)
     errors = _errors(guilty)
     first = next((error for error in errors if error.users), errors[0] if errors else None)
     brackets = find_brackets(guilty, _SHOWN)
@@ -96,7 +96,7 @@ def sight_own(folder: Path, error: BaseException) -> Sighting | None:
     return found if found.reproduced else None
 
 
-def _from_stderr(outcome: Outcome, blocking: bool) -> Sighting:
+def _from_stderr(folder: Path, outcome: Outcome, blocking: bool) -> Sighting:
     stderr = outcome.stderr
     return Sighting(
         blocking,
@@ -105,9 +105,14 @@ def _from_stderr(outcome: Outcome, blocking: bool) -> Sighting:
         reproduced=bool(stderr.error or stderr.assertions),
         error=_text(None, stderr.error, stderr.assertions),
         reported=_last_place(stderr.frames),
-        marks_from="no marks: no process of the program brought CUDA up through torch",
+        marks_from=f"no marks: {_why_none(folder)}",
         assertions=tuple(assertion.show() for assertion in stderr.assertions),
     )
+
+
+def _why_none(folder: Path) -> str:
+    failed = next(iter(sorted(folder.glob("*.failed"))), None)
+    return f"they could not be set up: {failed.read_text()}" if failed else "no process brought CUDA up through torch"
 
 
 _NEVER = 1 << 63

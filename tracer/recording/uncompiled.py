@@ -15,7 +15,7 @@ def pass_by(*modules: ModuleType) -> None:
     import torch
 
     frames: Any = torch._C._dynamo.eval_frame
-    if not hasattr(frames, "set_code_exec_strategy"):
+    if not all(hasattr(frames, name) for name in ("set_code_exec_strategy", "_FrameExecStrategy", "_FrameAction")):
         return
     strategy = frames._FrameExecStrategy(frames._FrameAction.SKIP, frames._FrameAction.DEFAULT)
     for module in modules:
