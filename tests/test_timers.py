@@ -117,7 +117,7 @@ def test_the_section_that_waits_is_charged_for_the_one_that_worked():
 def test_the_first_run_is_cold():
     source = (
         "import time, torch\nfor r in range(4):\n    t0 = time.time()\n    f(x)\n    torch.cuda.synchronize()\n"
-        "    print(time.time() - t0)\n"
+        "    times.append(time.time() - t0)\n"
     )
     rows, reads, at = [], [], 0
     for corr, took in enumerate((5000, 100, 110, 90), 1):
@@ -132,6 +132,31 @@ def test_the_first_run_is_cold():
     assert timer.verdict == "bench.no_warmup"
     assert timer.first_over_median == 50.0
     assert timer.count == 4
+
+
+def test_a_cold_first_run_that_is_not_added_to_the_others_is_no_lie():
+    rows, reads, at = [], [], 0
+    for corr, took in enumerate((5000, 100, 110, 90), 1):
+        rows += [*launch(corr, at + 1, at + took - 60, at + took - 10)]
+        rows.append((Kind.CALL, "cudaDeviceSynchronize", CPU, at + 7, at + took - 5))
+        reads += [(at, 2), (at + took, 4)]
+        at += took + 50
+
+    (timer,) = [t for t in judge(with_reads(rows, reads)) if t.start.line == 2]
+
+    assert timer.verdict == "honest"
+
+
+def test_a_timer_kept_in_an_attribute_is_found_across_methods():
+    source = (
+        "import time, torch\nclass M:\n    def start(self):\n        self.t = time.time()\n"
+        "    def stop(self):\n        return time.time() - self.t\n"
+    )
+    trace = with_reads([*launch(1, 10, 20, 1020)], [(0, 4), (20, 6)], source=source, clock="time.time")
+
+    (timer,) = judge(trace)
+
+    assert (timer.verdict, timer.end.line) == ("bench.no_sync", 6)
 
 
 def test_blocking_launches_are_named_before_anything_else():

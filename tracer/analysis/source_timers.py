@@ -78,6 +78,7 @@ class SourceTimer:
     waited: bool  # something waits between the last of them and the end
     clean_start: bool  # nothing looks like unfinished GPU work at the start
     events: bool = False  # CUDA events with elapsed_time
+    collected: bool = False  # the difference is appended or added to others, so that a cold first one counts
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +127,24 @@ def find_timers(tree: ast.Module) -> list[SourceTimer]:
     for name, body in _scopes(tree):
         found.extend(_Scope(name, waiting, reading).follow(body))
     return sorted(found, key=lambda timer: (timer.end.line, timer.start.line))
+
+
+def find_pairs(tree: ast.Module) -> list[tuple[Read, Read, bool]]:
+    """(start, end, collected) of all timers that the text subtracts, those kept in attributes between methods too."""
+    pairs = [(timer.start, timer.end, timer.collected) for timer in find_timers(tree) if not timer.events]
+    kept: dict[str, list[Read]] = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call) and _is_clock(node.value):
+            for target in node.targets:
+                if isinstance(target, ast.Attribute):
+                    kept.setdefault(target.attr, []).append(_read(node.value))
+    seen = {end for _, end, _ in pairs}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Sub) and isinstance(node.right, ast.Attribute):
+            end = _read(node.left) if isinstance(node.left, ast.Call) and _is_clock(node.left) else None
+            if end is not None and end not in seen:
+                pairs += [(start, end, True) for start in kept.get(node.right.attr, ())]
+    return pairs
 
 
 def find_blocking_switch(tree: ast.Module) -> list[Read]:
@@ -207,6 +226,7 @@ class _Scope:
         self.ended: dict[str, tuple[_Open, dict[int, _Open]]] = {}
         self.unfinished = False
         self.found: list[SourceTimer] = []
+        self.collecting = False
 
     def follow(self, body: list[ast.stmt]) -> list[SourceTimer]:
         for statement in body:
@@ -235,8 +255,12 @@ class _Scope:
             for target in targets:
                 self._start(ast.unparse(target), _read(value))
             return
+        self.collecting = isinstance(node, ast.AugAssign) or (
+            isinstance(value, ast.Call) and _called(value) in ("append", "update", "add", "extend")
+        )
         for child in ast.iter_child_nodes(node):
             self._expression(child)
+        self.collecting = False
         if isinstance(node, ast.Assign) and self._makes_tensor(node.value):
             self.tensors.update(ast.unparse(target) for target in node.targets)
 
@@ -341,7 +365,10 @@ class _Scope:
             self.found.append(SourceTimer(begun.read, asked, self.name, begun.launches, happened, True, events=True))
 
     def _emit(self, start: _Open, end: Read) -> None:
-        self.found.append(SourceTimer(start.read, end, self.name, start.launches, start.waited, start.clean))
+        timer = SourceTimer(
+            start.read, end, self.name, start.launches, start.waited, start.clean, collected=self.collecting
+        )
+        self.found.append(timer)
 
 
 def _read(node: ast.Call) -> Read:

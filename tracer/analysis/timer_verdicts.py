@@ -87,7 +87,9 @@ def _event_verdict(timings: Timings, rows: Ints, claimed: float, true: float) ->
 
 
 def _is_cold(timings: Timings, rows: Ints) -> bool:
-    """Whether the first use took several times as long as the others, and was not thrown away by being alone."""
+    """Whether the first use took several times as long as the others, and is counted among them."""
+    if not timings.collected[rows[0]]:
+        return False
     times = timings.claimed_ns[rows].astype(float)
     return len(times) >= 3 and times[0] > _COLD * max(float(np.median(times[1:])), 1.0)
 

@@ -26,7 +26,7 @@ import numpy as np
 
 from tracer.analysis.intervals import total
 from tracer.analysis.launches import Launches, find_processes
-from tracer.analysis.source_timers import find_timers as find_source_timers
+from tracer.analysis.source_timers import find_pairs
 from tracer.trace import NONE, Ids, Ints, Table, Trace
 
 _CHAIN = 4  # frames of a read that may carry the line which the source subtracts
@@ -51,6 +51,11 @@ class Timings(Table):
     ran_in_ns: Ints
     other_stream_ns: Ints  # of true_ns, on streams that the two events did not see; 0 for clocks
     is_event: Ids  # 1: CUDA events, 0: a clock of the host
+    collected: Ids  # 1: the source adds it to others
+
+
+# (file, line) of a timer's end -> those of its possible starts, and whether the difference is added to others.
+_Subtracted = dict[tuple[str, int], dict[tuple[str, int], bool]]
 
 
 def find_timings(trace: Trace, launches: Launches) -> Timings:
@@ -80,7 +85,7 @@ def _clock_pairs(trace: Trace) -> Iterator[dict[str, int]]:
         previous: dict[int, int] = {}
         for row in mine.tolist():
             places = list(_chain(trace, int(reads.frame[row])))
-            starts = {start for place in places for start in subtracted.get(place, ())}
+            starts = {start: kept for place in places for start, kept in subtracted.get(place, {}).items()}
             if starts:
                 found = [latest[start] for start in starts if start in latest]
             else:
@@ -88,7 +93,7 @@ def _clock_pairs(trace: Trace) -> Iterator[dict[str, int]]:
                 found = [at for at in found if _may_pair(trace, row, places, subtracted)]
             for at in found:
                 if reads.clock[at] == reads.clock[row]:
-                    yield _pair(trace, at, row)
+                    yield _pair(trace, at, row) | {"collected": int(any(starts.values()))}
             latest |= dict.fromkeys(places, row)
             previous[int(reads.clock[row])] = row
 
@@ -107,9 +112,7 @@ def _pair(trace: Trace, start: int, end: int) -> dict[str, int]:
     }
 
 
-def _may_pair(
-    trace: Trace, row: int, places: list[tuple[str, int]], subtracted: Mapping[tuple[str, int], set[tuple[str, int]]]
-) -> bool:
+def _may_pair(trace: Trace, row: int, places: list[tuple[str, int]], subtracted: _Subtracted) -> bool:
     """Whether a read that no visible subtraction ends may still be a timer's end.
 
     `time.time()` is also a date. And a file whose subtractions are known has said
@@ -123,17 +126,16 @@ def _may_pair(
     return not file_known
 
 
-def _subtracted(sources: Mapping[str, str]) -> dict[tuple[str, int], set[tuple[str, int]]]:
-    """(file, line) of a timer's end -> those of its possible starts, read off the sources."""
-    found: dict[tuple[str, int], set[tuple[str, int]]] = {}
+def _subtracted(sources: Mapping[str, str]) -> _Subtracted:
+    """Read off the sources."""
+    found: _Subtracted = {}
     for file, text in sources.items():
         try:
             tree = ast.parse(text)
         except (SyntaxError, ValueError):  # a template, or a file of another Python version
             continue
-        for timer in find_source_timers(tree):
-            if not timer.events:
-                found.setdefault((file, timer.end.line), set()).add((file, timer.start.line))
+        for start, end, collected in find_pairs(tree):
+            found.setdefault((file, end.line), {})[file, start.line] = collected
     return found
 
 
@@ -158,6 +160,7 @@ def _event_pairs(trace: Trace) -> Iterator[dict[str, int]]:
             "end_ns": int(events.end_ns[row]),
             "claimed_ns": int(events.claimed_ns[row]),
             "is_event": 1,
+            "collected": 1,
             "start_stream": int(events.start_stream[row]),
             "end_stream": int(events.end_stream[row]),
         }

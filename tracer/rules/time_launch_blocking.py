@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tracer.analysis.source_timers import Source
+from tracer.analysis.source_timers import Source, read_source
 from tracer.results import Finding
 from tracer.rules import Evidence, Rule
 from tracer.rules._timers import judged, place_of, reported, suspected
@@ -33,15 +33,23 @@ RULE = Rule(
 
 
 def find(evidence: Evidence) -> Iterator[Finding]:
-    """Timers of the run with this verdict."""
-    yield from judged(RULE, evidence.timers)
+    """Timers of the run with this verdict, and where the program switched it on."""
+    found = list(judged(RULE, evidence.timers))
+    yield from found
+    for file, text in evidence.trace.sources.items() if found else ():
+        if "CUDA_LAUNCH_BLOCKING" in text and (source := read_source(file, text)) is not None:
+            yield from _switches(source)
 
 
 def scan(source: Source) -> Iterator[Finding]:
-    """Where the text switches it on."""
-    for switch in source.blocking:
-        place = place_of(source.file, switch, "<module>")
-        yield reported(RULE, place, "every launch of this program waits for its kernel")
+    """Where the text switches it on, and its timers of GPU work."""
+    yield from _switches(source)
     for timer in source.timers if source.blocking else ():
         if timer.launches:
             yield suspected(RULE, source.file, timer, "times blocking launches, each with a round trip to the GPU")
+
+
+def _switches(source: Source) -> Iterator[Finding]:
+    for switch in source.blocking:
+        place = place_of(source.file, switch, "<module>")
+        yield reported(RULE, place, "every launch of this program waits for its kernel")
