@@ -83,10 +83,11 @@ class TorchGpu:
         self.stream = _C._cuda_getCurrentRawStream
         self.capturing = _C._cuda_isCurrentStreamCapturing
         self._has_context = _C._cuda_hasPrimaryContext
+        self._initialized = torch.cuda.is_initialized
 
     def has_context(self) -> bool:
         """Whether the current device has a primary context."""
-        return bool(self._has_context(self.device()))
+        return self._initialized() and bool(self._has_context(self.device()))
 
     def make_writer(self, ring: Ring) -> Writer:
         """Through libcuda."""

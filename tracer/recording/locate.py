@@ -198,11 +198,11 @@ def locate(*, ops: bool = True, check: bool = False) -> Iterator[None]:
     folder = Path(tempfile.mkdtemp(prefix="tracer-locate-", dir=memory))
     hooks = Hooks(Settings(str(folder), ops=ops, check=check))
     try:
-        torch.cuda.init()
         hooks.install()
         try:
             yield
-            torch.cuda.synchronize()
+            if torch.cuda.is_initialized():
+                torch.cuda.synchronize()
         except Exception as error:
             hooks.marks.errors.note(error)
             found = sight_own(folder, error)
