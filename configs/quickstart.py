@@ -5,15 +5,15 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
-WIDTH = 1024 if DEVICE == "cuda" else 64
+FEATURES, WIDTH, BATCH = (256, 4096, 256) if DEVICE == "cuda" else (16, 64, 64)
 
 
 def main() -> None:
     torch.manual_seed(0)
-    data = TensorDataset(torch.randn(4096, WIDTH), torch.randn(4096, 1))
-    loader = DataLoader(data, batch_size=64, shuffle=True)
-    model = nn.Sequential(*(layer for _ in range(6) for layer in (nn.Linear(WIDTH, WIDTH), nn.GELU())), nn.Linear(WIDTH, 1))
-    model.to(DEVICE)
+    data = TensorDataset(torch.randn(40 * BATCH, FEATURES), torch.randn(40 * BATCH, 1))
+    loader = DataLoader(data, batch_size=BATCH, shuffle=True)
+    hidden = [layer for _ in range(6) for layer in (nn.Linear(WIDTH, WIDTH), nn.GELU())]
+    model = nn.Sequential(nn.Linear(FEATURES, WIDTH), *hidden, nn.Linear(WIDTH, 1)).to(DEVICE)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     total = 0.0
     for inputs, targets in loader:

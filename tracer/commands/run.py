@@ -104,7 +104,7 @@ def report(folder: str, *formats: str, budget: Mapping[str, Any] | None = None) 
     """Audit a recording in all these formats; 1 if a budget is broken, 3 if it cannot be read."""
     import importlib
 
-    from tracer.auditor import audit
+    from tracer.auditor import audit_of, examine
     from tracer.commands._output import write_report
     from tracer.errors import TracerError
     from tracer.exports import perfetto
@@ -115,12 +115,13 @@ def report(folder: str, *formats: str, budget: Mapping[str, Any] | None = None) 
         return 0
     try:
         trace = load(folder)
-        found = audit(trace, source=folder, budget=budget or None)
+        examination = examine(trace)
+        found = audit_of(examination, source=folder, budget=budget or None)
         for name in formats:
             if name == "terminal":
                 terminal.show(found)
             elif name == "perfetto":
-                perfetto.write(trace, found, Path(folder) / "trace.pftrace")
+                perfetto.write(trace, found, Path(folder) / "trace.pftrace", examination=examination)
             else:
                 suffix = importlib.import_module(f"tracer.reports.{name}").SUFFIX
                 write_report(found, name, str(Path(folder) / f"audit{suffix}"))

@@ -22,6 +22,7 @@ from _thread import RLock, get_ident, start_new_thread
 from collections.abc import Callable
 from pathlib import Path
 from threading import get_native_id
+from types import FrameType
 from typing import Any
 
 from tracer import recording
@@ -83,44 +84,34 @@ class Child:
         if at_once or torch.cuda.is_initialized():
             self.arm()
         elif _has_gpu():
-            self._wait_for_cuda()
+            torch.cuda._lazy_call(self._cuda_begins)
         elif self._by_time() and not _is_helper():
             self.arm()
 
-    def _wait_for_cuda(self) -> None:
-        """Arm when CUDA is up: right after torch's own initialisation, on the thread that asked for it.
+    def _cuda_begins(self) -> None:
+        """Called by torch in the middle of its initialisation: arm as soon as that returns.
 
-        Never in the middle of it: a profiler that starts there waits for CUDA, which waits
-        for it. Modules that took torch's function before us are seen by a thread that
-        begins with the initialisation and looks whether it is over.
+        Never inside it: its lock is held, and a profiler that starts there waits for CUDA,
+        which waits for it. The end is seen by a profile function that lives so long only.
         """
         import torch
 
-        original = torch.cuda._lazy_init
+        before = sys.getprofile()
+        initialise = torch.cuda._lazy_init.__code__
 
-        @functools.wraps(original)
-        def lazy_init() -> None:
-            original()
-            if torch.cuda.is_initialized() and torch.cuda._lazy_init is lazy_init:
-                torch.cuda._lazy_init = original
+        def returned(frame: FrameType, event: str, arg: Any) -> None:
+            if event == "return" and frame.f_code is initialise:
+                sys.setprofile(before)
                 self._cuda_is_up()
 
-        torch.cuda._lazy_init = lazy_init
-        torch.cuda._lazy_call(lambda: start_new_thread(self._look_for_cuda, ()))
-
-    @_guarded
-    def _look_for_cuda(self) -> None:
-        import torch
-
-        while self._alive and not torch.cuda.is_initialized():
-            time.sleep(0.001)
-        time.sleep(0.05)  # the thread that initialised comes first
-        if self._alive:
-            self._cuda_is_up()
+        sys.setprofile(returned)
 
     @_guarded
     def _cuda_is_up(self) -> None:
-        self.arm()
+        import torch
+
+        if torch.cuda.is_initialized():
+            self.arm()
 
     def _by_time(self) -> bool:
         return self._plan.by_time or self._run.window.step_from == "time" or self._stepless()

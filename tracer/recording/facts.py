@@ -141,7 +141,7 @@ def _distributed(ask: str, otherwise: int) -> int:
 
 def sources(session: Session) -> dict[str, str]:
     """The text of the user's files that ran, or were imported."""
-    names = set(session.user_files())
+    names = {name for name in session.user_files() if name.endswith(".py") or name.startswith("<")}
     for module in tuple(sys.modules.values()):
         name = getattr(module, "__file__", None)
         if isinstance(name, str) and name.endswith(".py") and session.is_user_file(name):

@@ -9,48 +9,62 @@
 from __future__ import annotations
 
 import gzip
+import json
 from pathlib import Path
 from typing import Any
 
 from tracer import config
+from tracer.recording import facts
 
 FILE = "kineto.json.gz"
 _PIECE = 1 << 20
 
 
 class Profiler:
-    """The session of one window."""
+    """The session of one window.
+
+    Built on the inner profiler of torch.autograd: torch.profiler.profile around it would
+    import torch._inductor (seconds, in the program's time) and warn on its stderr.
+    """
 
     def __init__(self, record: config.Record, cuda: bool) -> None:
-        from torch.profiler import ProfilerActivity, profile
+        from torch.autograd.profiler import profile
 
-        activities = [ProfilerActivity.CPU, ProfilerActivity.CUDA] if cuda else [ProfilerActivity.CPU]
-        self.cuda = cuda
         self.failed = ""
         self._on = False
         self._mark: Any = None
-        self._profile = profile(
-            activities=activities,
+        self._record = record
+        self.inner = profile(  # public, to tell ours from the program's
+            use_device="cuda" if cuda else None,
             record_shapes=record.shapes,
             profile_memory=record.memory,
             with_stack=record.stacks == "full",
+            use_kineto=True,
             experimental_config=_experimental(record),
-            acc_events=True,  # without it torch warns, in the program's own output, that cycles are not kept
         )
-
-    @property
-    def inner(self) -> Any:
-        """torch's inner profiler, to tell ours from the program's; None before it is prepared."""
-        return self._profile.profiler
 
     def prepare(self) -> None:
         """Warm up: buffers and callbacks are there, nothing is recorded."""
-        self._profile.prepare_trace()
+        self.inner._prepare_trace()
 
     def start(self) -> None:
         """Record from here on."""
-        self._profile.start_trace()
+        self.inner._start_trace()
         self._on = True
+        self._add_metadata()
+
+    def _add_metadata(self) -> None:
+        """What torch.profiler writes into its traces too, for tools that look for it."""
+        from torch.autograd import _add_metadata_json
+
+        flags = {"with_stack": self._record.stacks == "full", "record_shapes": self._record.shapes}
+        flags["profile_memory"] = self._record.memory
+        for name, on in flags.items():
+            if on:
+                _add_metadata_json(name, "1")
+        if facts.world_size() > 1:
+            job = {"rank": facts.rank(), "world_size": facts.world_size()}
+            _add_metadata_json("distributedInfo", json.dumps(job))
 
     def step(self, number: int) -> None:
         """Mark where a step begins, by the name that every tool for such traces knows."""
@@ -72,7 +86,7 @@ class Profiler:
             return
         self._on = False
         try:
-            self._profile.stop_trace()
+            self.inner.__exit__(None, None, None)
         except RuntimeError as error:
             # The device is lost; the records of before may still be had.
             self.failed = str(error).partition("\n")[0]
@@ -80,15 +94,14 @@ class Profiler:
 
     def cancel(self) -> None:
         """End a session that was prepared and is not wanted."""
-        self._profile.start_trace()
-        self._on = True
+        self.start()
         self.stop()
 
     def _rescue(self) -> None:
         from torch.autograd import profiler as inner
 
         try:
-            self._profile.profiler.kineto_results = inner._disable_profiler()
+            self.inner.kineto_results = inner._disable_profiler()
         except RuntimeError as error:
             self.failed += f"; {str(error).partition(chr(10))[0]}"
 
@@ -96,7 +109,7 @@ class Profiler:
         """Write Kineto's JSON compressed; the name of the file. Raises OSError, and RuntimeError by torch."""
         plain = folder / ".kineto.json"
         try:
-            self._profile.export_chrome_trace(str(plain))
+            self.inner.kineto_results.save(str(plain))
             return compress(plain, folder / FILE)
         finally:
             for left in folder.glob(f"{plain.name}*"):  # Kineto itself writes beside it first

@@ -9,6 +9,7 @@ from __future__ import annotations
 import fnmatch
 import os
 import site
+import sys
 import sysconfig
 import time
 from _thread import allocate_lock, start_new_thread
@@ -165,6 +166,8 @@ def read_clocks(tries: int = 5) -> tuple[int, int, int]:
 def _library_roots() -> tuple[str, ...]:
     paths = {sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")}
     paths.update(site.getsitepackages())
+    # Packages may also be installed into a folder of any name (pip install --target).
+    paths.update(entry for entry in sys.path if entry and any(Path(entry).glob("*.dist-info")))
     real = {os.path.realpath(path) for path in paths if path}
     return tuple(path.rstrip(os.sep) + os.sep for path in {*filter(None, paths), *real})
 
