@@ -18,6 +18,7 @@ from tracer.errors import TraceError
 from tracer.units import show_bytes
 
 BLOCK = 4 << 20
+PIECE = 4096
 HEAD = 4096
 LEAST_LIMIT = 512 << 20
 MOST_RATIO = 100
@@ -73,27 +74,35 @@ class Source:
 
     def _gunzip(self, packed: Iterator[bytes]) -> Iterator[bytes]:
         make, error = _inflater()
-        inflater, inside = make(), False
+        inflater, inside, out = make(), False, bytearray()
         for block in packed:
-            while block:
-                inside = True
-                try:
-                    out = inflater.decompress(block, BLOCK)
-                except error as reason:
-                    self.cut_short = f"the gzip stream is damaged: {reason}"
-                    return
-                yield out
-                block = inflater.unconsumed_tail
-                if inflater.eof:
-                    # Another member may follow; zeros are padding.
-                    block = inflater.unused_data.lstrip(b"\0")
-                    inflater, inside = make(), False
-                    if block and not GZIP.startswith(block[:2]):
-                        self.cut_short = "bytes that are no gzip follow the gzip stream"
+            # In small pieces, since damage costs what the piece it is in would have given.
+            for at in range(0, len(block), PIECE):
+                piece = block[at : at + PIECE]
+                while piece:
+                    inside = True
+                    try:
+                        out += inflater.decompress(piece, BLOCK)
+                    except error as reason:
+                        self.cut_short = f"the gzip stream is damaged: {reason}"
+                        yield bytes(out)
                         return
+                    piece = inflater.unconsumed_tail
+                    if inflater.eof:
+                        # Another member may follow; zeros are padding.
+                        piece = inflater.unused_data.lstrip(b"\0")
+                        inflater, inside = make(), False
+                        if piece and not GZIP.startswith(piece[:2]):
+                            self.cut_short = "bytes that are no gzip follow the gzip stream"
+                            yield bytes(out)
+                            return
+                    if len(out) >= BLOCK:
+                        yield bytes(out)
+                        out.clear()
         if inside:
-            yield inflater.flush()
+            out += inflater.flush()
             self.cut_short = "the gzip stream is cut off"
+        yield bytes(out)
 
     def _unzstd(self, packed: Iterator[bytes]) -> Iterator[bytes]:
         try:

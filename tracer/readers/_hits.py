@@ -25,7 +25,7 @@ def add_hits(path: Path, builder: TraceBuilder, rank: int) -> None:
     """The hits as a ledger on a thread without number: the sidecar does not name one."""
     try:
         found = msgspec.json.decode(path.read_bytes(), type=_Hits)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, RecursionError) as error:
         builder.losses.append(Loss(f"{path.name}: {error}"))
         return
     if not found.hits:

@@ -19,7 +19,7 @@ from tracer.trace import Loss
 _EVENT_KEYS = rb'"(?:ph|name|cat|pid|tid|ts|dur|args|id|s|bp)"'
 _STARTS = re.compile(rb"(?:^|\})\s*,*\s*(\{\s*" + _EVENT_KEYS + rb"\s*:)")
 _NOT_NUMBERS = re.compile(rb"(?<=:)\s*[-+]?(?:nan|inf|infinity)(?:\([^)]*\))?(?=\s*[,}])", re.IGNORECASE)
-_WRONG_ESCAPE = re.compile(rb'\\(?:(["\\/bfnrt]|u[0-9a-fA-F]{4})|)')
+_WRONG_ESCAPE = re.compile(rb'(?<!\\)(?:\\\\)*\\(?!["\\/bfnrt]|u[0-9a-fA-F]{4})')
 _CONTROL = re.compile(rb"[\x00-\x1f\x7f]")
 _SPACE = b" \t\r\n,"
 _CLOSING = re.compile(rb"\}\s*(\])\s*(?:,\s*\"|\}\s*$|$)")
@@ -70,51 +70,51 @@ def decodes(text: bytes) -> bool:
 
 def salvage(text: bytes, offset: int, damage: Damage, *, last: bool) -> Salvaged:
     """The events in `text`, which starts with an event at `offset` of the file; `last`: nothing follows it."""
-    empty = len(text) - len(text.lstrip(_SPACE))
-    if text[empty : empty + 1] == b"]":
-        return Salvaged(b"[]", empty, empty)
     starts = [found.start(1) for found in _STARTS.finditer(text)]
     if not starts or text[: starts[0]].strip(_SPACE):
         starts.insert(0, 0)
     bounds = [*starts, len(text)]
     good: list[bytes] = []
-    used, end = starts[0], None
+    used = starts[0]
     for low, high in _runs(text, bounds):
         if high - low > 1:
             good.append(text[bounds[low] : bounds[high]].rstrip(_SPACE))
             used = bounds[high]
             continue
-        piece = text[bounds[low] : bounds[high]]
-        whole, rest = _whole(piece)
+        cut_off = high == len(bounds) - 1 and not last  # the rest of its last event is still to come
+        used, ended = _look(text, bounds[low], bounds[high], cut_off, good, damage, offset)
+        if ended or used < bounds[high]:
+            return Salvaged(b"[" + b",".join(good) + b"]", used, used if ended else None)
+    return Salvaged(b"[" + b",".join(good) + b"]", used, None)
+
+
+def _look(
+    text: bytes, at: int, high: int, cut_off: bool, good: list[bytes], damage: Damage, offset: int
+) -> tuple[int, bool]:
+    """Look at one piece closely: how far it was used, and whether the list of events ends there."""
+    while True:
+        at += len(text[at:high]) - len(text[at:high].lstrip(_SPACE))
+        piece = text[at:high]
+        if piece.startswith(b"]"):
+            return at, True
+        if not piece.strip(_SPACE + b"}"):
+            return high, False
+        whole, size = _whole(piece)
         if whole is not None:
             good.append(whole)
-            after = piece[rest:].lstrip(_SPACE)
-            if after.startswith(b"]"):
-                end = bounds[high] - len(after)
-                break
-            if after and not last and high == len(bounds) - 1:
-                used = bounds[low] + rest
-                break
-            if after.strip(_SPACE + b"]}"):
-                damage.add(BROKEN, offset + bounds[high] - len(after))
-            used = bounds[high]
-        elif high == len(bounds) - 1 and not last:
-            break  # the rest of this event is still to come
-        else:
-            closing = _CLOSING.search(piece)
-            mended, kinds = _mend(piece[: closing.start(1)] if closing else piece)
-            where = offset + bounds[low] + _first_error(piece)
-            if mended is not None:
-                good.append(mended)
-            elif last and not closing and high == len(bounds) - 1:
-                kinds = [CUT] if piece.startswith(b"{") else []
-            for kind in kinds:
-                damage.add(kind, where)
-            used = bounds[high]
-            if closing:
-                end = bounds[low] + closing.start(1)
-                break
-    return Salvaged(b"[" + b",".join(good) + b"]", used if end is None else end, end)
+            at += size
+            continue
+        if cut_off:
+            return at, False
+        closing = _CLOSING.search(piece)
+        mended, kinds = _mend(piece[: closing.start(1)] if closing else piece)
+        if mended is not None:
+            good.append(mended)
+        elif high == len(text) and not closing:
+            kinds = [CUT]
+        for kind in kinds:
+            damage.add(kind, offset + at + _first_error(piece))
+        return (at + closing.start(1), True) if closing else (high, False)
 
 
 def _runs(text: bytes, bounds: list[int]) -> Iterator[tuple[int, int]]:
@@ -183,8 +183,14 @@ def _null(text: bytes) -> bytes:
 
 
 def _escape(text: bytes) -> bytes:
-    """A backslash that begins no escape stands for itself."""
-    return _WRONG_ESCAPE.sub(lambda found: found[0] if found[1] else b"\\\\", text)
+    """In a string where a backslash begins no escape, none does: `C:\\Users\\new` is a path."""
+    return re.sub(rb'"(?:[^"\\]|\\.)*"', _escape_string, text, flags=re.DOTALL)
+
+
+def _escape_string(found: re.Match[bytes]) -> bytes:
+    if not _WRONG_ESCAPE.search(found[0]):
+        return found[0]
+    return re.sub(rb'\\(["\\]?)', lambda one: one[0] if one[1] else b"\\\\", found[0])
 
 
 _VALUE = re.compile(rb'("(?:name|cat|tid|pid|[A-Za-z_ ]+)"\s*:\s*")')

@@ -140,7 +140,7 @@ class _Rank:
             return
         try:
             self.builder.sources.update(msgspec.json.decode(path.read_bytes(), type=dict[str, str]))
-        except msgspec.DecodeError as error:
+        except (msgspec.DecodeError, RecursionError) as error:
             self._lose(f"sources.json: {error}")
 
 
@@ -148,7 +148,7 @@ def _read_manifest(folder: Path) -> dict[str, Any]:
     path = folder / MANIFEST
     try:
         manifest: dict[str, Any] = msgspec.json.decode(path.read_bytes(), type=dict[str, Any])
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, RecursionError) as error:
         raise TraceError(f"{path} is not the manifest of a recording", why=str(error)) from error
     return manifest
 
