@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import textwrap
 import threading
@@ -299,3 +300,20 @@ def test_a_mistake_of_ours_ends_the_marks_and_not_the_program(marks, gpu, part):
     events = [event for event in read_ring(marks.ring.path).events if event[0] == "no_marks"]
     assert len(events) == 1
     assert "ours" in events[0][3]
+
+
+def test_a_forked_child_leaves_the_ring_alone(marks, gpu):
+    marks.start()
+    line(marks, 1)
+    child = os.fork()
+    if child == 0:
+        line(marks, 2)
+        marks.ring.event("mine")
+        os._exit(0)
+    os.waitpid(child, 0)
+    line(marks, 3)
+    marks.stop()
+
+    image = read_ring(marks.ring.path)
+    assert [number for number in image.records["line"].tolist() if 0 < number < 4] == [1, 3]
+    assert not any(event[0] == "mine" for event in image.events)

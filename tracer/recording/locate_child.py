@@ -83,6 +83,7 @@ class Hooks:
         """Take every hook away again; on the thread that installed them."""
         while self._undo:
             self._undo.pop()()
+        self.marks.ring.close()
 
     def _watch_ops(self) -> None:
         from tracer.recording import offending

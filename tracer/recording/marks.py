@@ -20,6 +20,7 @@ import os
 import sys
 import threading
 import time
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from types import CodeType
@@ -64,7 +65,7 @@ class Marks:
 
     def start(self) -> bool:
         """Watch the user's lines; False where the interpreter cannot."""
-        os.register_at_fork(after_in_child=self._forked)
+        _started.add(self)
         for frame in user_stack(self._is_user_file, sys._getframe(1)):
             self._send(self.place(frame.f_code, frame.f_lineno))
         return self.watch.start()
@@ -277,10 +278,21 @@ class Marks:
         self._send = _nothing
         self.watch.hear(_nothing_on_line)
 
-    def _forked(self) -> None:
-        # The child shares the parent's ring and must not write to it; CUDA does not survive a fork anyway.
+    def forked(self) -> None:
+        """Leave the ring, which is the parent's, alone; CUDA does not survive a fork anyway."""
         self._send = _nothing
         self.watch.stop()
+
+
+_started: weakref.WeakSet[Marks] = weakref.WeakSet()
+
+
+def _all_forked() -> None:
+    for marks in tuple(_started):
+        marks.forked()
+
+
+os.register_at_fork(after_in_child=_all_forked)
 
 
 def _nothing(place: int) -> None:

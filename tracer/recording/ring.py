@@ -147,6 +147,10 @@ class Ring:
         with self._lock:
             append_chunk(self._names, [[kind, time.monotonic_ns(), self.last[0], *row]])
 
+    def close(self) -> None:
+        """Let go of the names; the memory goes when nothing refers to it any more."""
+        os.close(self._names)
+
 
 @dataclass(frozen=True, slots=True)
 class Slot:
