@@ -119,10 +119,6 @@ class Marks:
     def _wait_for_cuda(self, place: int) -> None:
         try:
             self._arm(place)
-        except MarksUnavailable as error:
-            self.why_not = str(error)
-            self._end()
-            self.ring.event("no_marks", str(error))
         except Exception as error:  # whatever it is, the program goes on
             self.give_up(error)
 
@@ -258,10 +254,11 @@ class Marks:
                 self._refused(result, device, stream, address, seq)
 
     def give_up(self, error: Exception) -> None:
-        """Something of ours went wrong: leave the program alone from now on, and say why."""
+        """Leave the program alone from now on, and say why."""
+        self.why_not = str(error) if isinstance(error, MarksUnavailable) else f"they broke off: {error!r}"
         self._end()
         with contextlib.suppress(OSError):
-            self.ring.event("no_marks", f"they broke off: {error!r}")
+            self.ring.event("no_marks", self.why_not)
 
     def _refused(self, result: int, device: int, stream: int, address: int, seq: int) -> None:
         writer = self._writer
