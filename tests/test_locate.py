@@ -297,3 +297,20 @@ def test_what_the_marks_cannot_see_is_said(tmp_path):
 
     assert any("autograd launched it" in note for note in backward.notes)
     assert any("inside a CUDA graph" in note for note in replay.notes)
+
+
+def test_a_program_on_the_cpu_runs_as_ever(tmp_path):
+    script = tmp_path / "train.py"
+    script.write_text("import sys, torch\nprint(torch.ones(3).sum().item(), sys.argv[1:])\nsys.exit(5)\n")
+
+    done = subprocess.run(
+        [sys.executable, "-m", "tracer", "locate", "--", sys.executable, str(script), "--epochs", "3"],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert done.returncode == 5
+    assert done.stdout.splitlines() == ["3.0 ['--epochs', '3']", "No CUDA error came up (status 5)."]
+    assert done.stderr == ""
