@@ -26,7 +26,7 @@ WORDS = {
     "gpu.gap": "the device's own gaps between kernels",
     "unknown": "not explained",
 }
-WAITS = ("sync.", "copy.")  # classes in which the host waits for the GPU
+WAITS = ("sync.", "copy.", "alloc.free", "alloc.retry")  # classes in which the host waits for the GPU
 EDGES = ("head", "tail")  # before the first work and after the last: nobody's fault
 
 
