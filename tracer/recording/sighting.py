@@ -60,10 +60,7 @@ def sight(folder: Path, outcome: Outcome, *, blocking: bool) -> Sighting:
     bracket = brackets[0] if brackets else None
     reported = _place_of(first.users[-1], "traceback") if first and first.users else _last_place(stderr.frames)
     library = _place_of(first.frames[-1], "traceback") if first and first.frames and not first.frames[-1][3] else None
-    callers = tuple(_place_of(frame, "traceback") for frame in reversed(first.users[:-1])) if first else ()
     op, forward, times = _op_and_forward(guilty, bracket, first, blocking)
-    if not blocking and bracket and bracket.landed and bracket.landed.stack:
-        callers = tuple(_place(file, line, name, "marks") for file, line, name in bracket.landed.stack[1:])
     return Sighting(
         blocking,
         outcome.status,
@@ -76,7 +73,7 @@ def sight(folder: Path, outcome: Outcome, *, blocking: bool) -> Sighting:
         marks=bracket.pending if bracket else 0,
         marks_from=_kind_of_marks(guilty),
         op=op,
-        callers=callers,
+        callers=_callers(bracket, first, blocking),
         times=times,
         forward=_place(forward.file, forward.line, forward.function, "marks") if forward else None,
         offending=_offending(guilty, op),
@@ -86,6 +83,13 @@ def sight(folder: Path, outcome: Outcome, *, blocking: bool) -> Sighting:
         process=_process(guilty, first),
         others=_others(images, guilty, brackets),
     )
+
+
+def _callers(bracket: Bracket | None, first: _Error | None, blocking: bool) -> tuple[Place, ...]:
+    """The user's frames above the cause, innermost first: of the traceback only where the cause is its line."""
+    if not blocking and bracket is not None and bracket.landed is not None:
+        return tuple(_place(file, line, name, "marks") for file, line, name in bracket.landed.stack[1:])
+    return tuple(_place_of(frame, "traceback") for frame in reversed(first.users[:-1])) if first else ()
 
 
 def sight_own(folder: Path, error: BaseException) -> Sighting | None:
