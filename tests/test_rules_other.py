@@ -158,7 +158,7 @@ def test_launches_that_wait_for_their_kernels_are_named_once():
 
     found = found_in(*rows)
 
-    assert (found["SYNC045"].kind, found["SYNC045"].count) == ("env.launch_blocking", 30)
+    assert (found["SYNC045"].kind, found["SYNC045"].count) == ("bench.launch_blocking", 30)
     assert "SYNC045" not in found_in(*[r for i in range(30) for r in kernel(i + 1, 20 * i, 20 * i + 10, 20 * i + 25)])
 
 

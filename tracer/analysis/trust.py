@@ -21,6 +21,7 @@ from tracer.units import show_ns
 
 SKEW_NS = 10_000  # clocks of host and GPU that differ by less are taken as equal
 _FEW = 0.01  # share of orphans that is no reason for doubt
+_FEW_SAMPLES = 30
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +30,7 @@ class Trust:
 
     limits: tuple[str, ...] = ()
     complete: bool = True
+    dropped: bool = False  # records of GPU work are missing
     has_gpu: bool = True
     orphans: int = 0  # launches without GPU work
     unlaunched: int = 0  # GPU work without a launch
@@ -38,7 +40,7 @@ class Trust:
     @property
     def whole(self) -> bool:
         """Whether confidence need not be lowered."""
-        return self.complete and self.has_gpu and not self.skew_ns
+        return not self.dropped and self.has_gpu and not self.skew_ns
 
 
 def find_trust(trace: Trace, launches: Launches) -> Trust:
@@ -59,7 +61,8 @@ def find_trust(trace: Trace, launches: Launches) -> Trust:
     _of_syncs(trace, does, limits)
     _of_places(trace, limits)
     _of_compilation(trace, limits)
-    return Trust(tuple(limits), complete and whole, has_gpu, orphans, unlaunched, skew, window)
+    _of_samples(trace, limits)
+    return Trust(tuple(limits), complete and whole, not whole, has_gpu, orphans, unlaunched, skew, window)
 
 
 def _of_reading(trace: Trace, limits: list[str]) -> bool:
@@ -170,6 +173,12 @@ def _of_places(trace: Trace, limits: list[str]) -> None:
             limits.append("lines are known only as far as the profiler's Python functions tell them")
         else:
             limits.append("lines of code are not known: the trace has neither stacks nor a ledger of synchronisations")
+
+
+def _of_samples(trace: Trace, limits: list[str]) -> None:
+    count = len(trace.samples)
+    if 0 < count < _FEW_SAMPLES:
+        limits.append(f"only {count} samples were taken: too few to give shares of time from them")
 
 
 def _of_compilation(trace: Trace, limits: list[str]) -> None:

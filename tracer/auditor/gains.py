@@ -58,8 +58,11 @@ def with_gains(found: Examination, steps: Steps) -> tuple[Prediction, tuple[Find
 
 
 def _priced(finding: Finding, gain: Gain | None) -> Finding:
-    """The finding with its gain. What the replay says would go faster is not harmless, however busy the GPU was."""
-    if gain is None or gain.share < _WORTH or not finding.harmless:
+    """The finding with its gain. What the replay says would go faster is not harmless, however busy the GPU was.
+
+    That is said of what comes again; a single wait at the end of a run has nothing to win.
+    """
+    if gain is None or gain.share < _WORTH or not finding.harmless or finding.count < 2:
         return replace(finding, gain_ns=gain)
     rule = next(module.RULE for module in rule_modules() if module.RULE.id == finding.rule)
     message = finding.message.partition(HARMLESS_WORDS)[0] + f"; without it a step would save {show_ns(gain.likely_ns)}"

@@ -16,8 +16,9 @@ from collections.abc import Iterator
 import numpy as np
 
 from tracer.analysis.intervals import total
+from tracer.analysis.source_timers import read_source
 from tracer.analysis.work import is_blocking
-from tracer.results import Finding
+from tracer.results import Finding, Place
 from tracer.rules import Evidence, Rule
 from tracer.rules._holds import name_of, thread_name
 from tracer.trace import Kind
@@ -25,7 +26,7 @@ from tracer.units import show_ns
 
 RULE = Rule(
     id="SYNC045",
-    kind="env.launch_blocking",
+    kind="bench.launch_blocking",
     title="every launch waits for its kernel (CUDA_LAUNCH_BLOCKING is on)",
     severity="error",
     fix="unset CUDA_LAUNCH_BLOCKING",
@@ -42,13 +43,14 @@ def find(evidence: Evidence) -> Iterator[Finding]:
     track = int(np.bincount(spans.track[calls]).argmax())
     mine = calls[spans.track[calls] == track]
     held = total(spans.start_ns[mine], spans.end_ns[mine])
+    place = _switch(evidence)
     yield Finding(
-        id=name_of(RULE, None, "launch", "launch", thread_name(evidence, track), trace.tracks[track].rank),
+        id=name_of(RULE, place, "launch", "launch", thread_name(evidence, track), trace.tracks[track].rank),
         rule=RULE.id,
         kind=RULE.kind,
         title=RULE.title,
         severity=RULE.severity,
-        place=None,
+        place=place,
         op="launch",
         thread=thread_name(evidence, track),
         rank=trace.tracks[track].rank,
@@ -60,3 +62,14 @@ def find(evidence: Evidence) -> Iterator[Finding]:
         first_ns=int(spans.start_ns[mine[0]]),
         first_dur_ns=int(spans.dur_ns[mine[0]]),
     )
+
+
+def _switch(evidence: Evidence) -> Place | None:
+    """Where the program's own text switches it on."""
+    for file, text in evidence.trace.sources.items():
+        if "CUDA_LAUNCH_BLOCKING" in text:
+            source = read_source(file, text)
+            for switch in source.blocking if source else ():
+                line = text.splitlines()[switch.line - 1]
+                return Place(file, switch.line, "", (switch.column, switch.end_column), "source", True, line)
+    return None

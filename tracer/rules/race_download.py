@@ -15,6 +15,7 @@ Good:
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 import numpy as np
@@ -34,6 +35,8 @@ RULE = Rule(
     fix="record an event after the copy and synchronize it before reading, or copy without non_blocking",
 )
 
+_VIEW = re.compile(r"::(as_strided|view|_?reshape|select|slice|detach_?|empty\w*|resize_?|unsqueeze|squeeze|t|alias)$")
+
 
 def find(evidence: Evidence) -> Iterator[Finding]:
     """For each pair of lines two findings: the copy, and the read that comes too early."""
@@ -48,8 +51,9 @@ def _pairs(evidence: Evidence) -> tuple[Ids, Ids]:
     """Copy calls whose data may be read too early, and the operators that read.
 
     A pair is a copy into pinned memory and, on the same thread, an operator that reads a
-    value on the CPU, with no wait and no launch in between. Pairs at one place count if
-    at least one read came before its copy had ended.
+    value on the CPU, with no wait and no launch in between. Operators on the CPU before
+    that (a sum) have read the data already: the first of them is the read. Pairs at one
+    place count if at least one read came before its copy had ended.
     """
     trace, launches = evidence.trace, evidence.launches
     spans = trace.spans
@@ -76,10 +80,33 @@ def _pairs(evidence: Evidence) -> tuple[Ids, Ids]:
     top, own_op = outermost_op(trace, read_rows), outermost_op(trace, calls)
     pair = follows & ~stopped & ((top == NONE) | (top != own_op))
     calls, read_rows, work = calls[pair], read_rows[pair], work[pair]
+    read_rows = _first_reads(evidence, calls, read_rows)
     early = spans.start_ns[read_rows] < spans.end_ns[work]
     stacks = evidence.places.frames_of(calls)
     racing = np.isin(stacks, stacks[early])
     return calls[racing], read_rows[racing]
+
+
+def _first_reads(evidence: Evidence, calls: Ids, reads: Ids) -> Ids:
+    """For each pair the first operator after the copy's own that computes on the CPU, at the latest the read."""
+    trace = evidence.trace
+    spans = trace.spans
+    views = np.array([_VIEW.search(name) is not None for name in trace.names])
+    launching = np.zeros(len(spans), np.bool_)
+    inner = np.flatnonzero((spans.kind == Kind.CALL) & (spans.parent != NONE))
+    launching[spans.parent[inner]] = True
+    plain = np.flatnonzero((spans.kind == Kind.OP) & ~launching & ~views[spans.name])
+    own_op = outermost_op(trace, calls)
+    own = np.where(own_op == NONE, calls, own_op)
+    after = spans.end_ns[own]
+    size = np.int64(len(spans))
+    keys = np.sort(spans.track[plain] * size + plain)
+    # Rows are sorted by time, so the first row that starts after the copy's operator has ended comes first.
+    start = np.searchsorted(spans.start_ns, after)
+    at = np.searchsorted(keys, spans.track[calls] * size + start)
+    first = (keys[np.minimum(at, len(keys) - 1)] % size).astype(np.int32)
+    found: Ids = np.where((at < len(keys)) & (first < reads), first, reads).astype(np.int32)
+    return found
 
 
 def _finding(evidence: Evidence, role: str, rows: Ids, stack: int) -> Finding:
