@@ -83,6 +83,7 @@ def _rules(findings: list[Finding]) -> list[dict[str, Any]]:
             "id": found.rule,
             "name": "".join(part.capitalize() for part in words.one_line(found.kind).replace("_", ".").split(".")),
             "shortDescription": {"text": words.one_line(found.title)},
+            "fullDescription": {"text": f"{words.one_line(found.title)} ({words.one_line(found.kind)})"},
             "help": {"text": words.plain(help_text)},
             "defaultConfiguration": {"level": _LEVELS.get(found.severity, "warning")},
             "properties": {"tags": ["performance", words.one_line(found.kind)]},
