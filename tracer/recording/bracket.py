@@ -37,6 +37,7 @@ class Bracket:
     stream: int
     landed: Launch | None  # the last mark that the GPU passed: what comes after it is guilty
     lines: tuple[tuple[str, int], ...]  # the lines that may be guilty, the likeliest first
+    functions: tuple[str, ...]  # in which they are
     pending: int  # marks that the GPU never reached
     in_flight: tuple[Launch, ...]  # launches after the landed mark, newest first
     times: int | None  # how often the likeliest line had run before, by the ring
@@ -64,6 +65,7 @@ def _bracket(image: RingImage, slot: Slot, show: int) -> Bracket:
         slot.stream,
         show_record(image, landed) if landed is not None else None,
         tuple(lines),
+        tuple(lines.values()),
         len(pending),
         _in_flight(image, slot, show),
         times_before(image, *first, int(landed["seq"])) if first and landed is not None else None,
@@ -71,11 +73,11 @@ def _bracket(image: RingImage, slot: Slot, show: int) -> Bracket:
     )
 
 
-def _suspects(image: RingImage, slot: Slot, landed: Any, after: int) -> dict[tuple[str, int], None]:
+def _suspects(image: RingImage, slot: Slot, landed: Any, after: int) -> dict[tuple[str, int], str]:
     """The lines whose launches may lie between the landed mark and the next one."""
     records = image.records
     before = records[records["seq"] < after]
-    lines: dict[tuple[str, int], None] = {}
+    lines: dict[tuple[str, int], str] = {}
     # Lines between thinned marks do not say which thread they are of.
     inside = before[(before["seq"] >= slot.landed) & np.isin(before["tid"], (0, landed["tid"]))]
     for record in inside[(inside["slot"] == NO_SLOT) | (inside["seq"] == slot.landed)]:
@@ -113,9 +115,10 @@ def _in_flight(image: RingImage, slot: Slot, show: int) -> tuple[Launch, ...]:
     return tuple(show_record(image, record) for record in (ops if len(ops) else flying)[::-1][:show])
 
 
-def _add(lines: dict[tuple[str, int], None], image: RingImage, record: Any) -> None:
+def _add(lines: dict[tuple[str, int], str], image: RingImage, record: Any) -> None:
     if int(record["code"]) >= 0:
-        lines[image.codes[int(record["code"])][0], int(record["line"])] = None
+        file, function, _ = image.codes[int(record["code"])]
+        lines[file, int(record["line"])] = function
 
 
 def times_before(image: RingImage, file: str, line: int, seq: int) -> int | None:

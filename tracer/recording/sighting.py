@@ -69,7 +69,7 @@ def sight(folder: Path, outcome: Outcome, *, blocking: bool) -> Sighting:
         error=_text(first, stderr.error, stderr.assertions),
         reported=reported,
         reported_library=library,
-        bracket=tuple(_place(file, line, "", "marks") for file, line in bracket.lines) if bracket else (),
+        bracket=_bracket_places(bracket),
         marks=bracket.pending if bracket else 0,
         marks_from=_kind_of_marks(guilty),
         op=op,
@@ -82,6 +82,15 @@ def sight(folder: Path, outcome: Outcome, *, blocking: bool) -> Sighting:
         later=_later(errors, reported),
         process=_process(guilty, first),
         others=_others(images, guilty, brackets),
+    )
+
+
+def _bracket_places(bracket: Bracket | None) -> tuple[Place, ...]:
+    if bracket is None:
+        return ()
+    return tuple(
+        _place(file, line, function, "marks")
+        for (file, line), function in zip(bracket.lines, bracket.functions, strict=True)
     )
 
 

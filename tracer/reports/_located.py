@@ -52,7 +52,7 @@ def _first(first: Sighting) -> list[str]:
             *(f"    {_where(place)}" for place in first.bracket),
         ]
     if first.in_flight:
-        lines.append(f"Launches in flight, newest first ({first.marks} marks had not landed):")
+        lines.append(f"Launches in flight, newest first (marks that had not landed: {first.marks}):")
         for flying in first.in_flight:
             where = _where(flying.place) if flying.place else f"thread {flying.thread}"
             lines.append(f"    {where}  {flying.op or (flying.place.excerpt.strip() if flying.place else '')}".rstrip())
