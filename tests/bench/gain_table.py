@@ -17,7 +17,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 
 import msgspec
@@ -54,9 +54,13 @@ def settings(name: str, script: str, args: list[str], variant: str, turn: str, f
     return Config(run=run, window=WINDOW, output=Output(folder=str(folder), name=name, formats=[]))
 
 
-def measure(name: str, script: str, args: list[str], turn: str, folder: Path, rounds: int) -> dict[str, object]:
-    """One row of the table."""
+def measure(
+    name: str, script: str, args: list[str], turn: str, folder: Path, rounds: int, ends: float = float("inf")
+) -> dict[str, object]:
+    """One row of the table; no round begins after `ends`."""
     row: dict[str, object] = {"name": name}
+    if time.perf_counter() > ends:
+        return row | {"failed": "not run: no time was left"}
     stall = settings(name, script, args, "stall", turn, folder)
     fixed = settings(name, script, args, "fixed", turn, folder)
     as_is = Runner(stall, folder / f"{name}.stall")
@@ -69,6 +73,8 @@ def measure(name: str, script: str, args: list[str], turn: str, folder: Path, ro
     row["abstained"] = why
     times: dict[str, list[float]] = {"untraced": [], "proven": [], "fixed": []}
     for turn_number in range(rounds):
+        if turn_number and time.perf_counter() > ends:
+            break
         todo = [("untraced", as_is, "plain"), ("fixed", by_hand, "plain")]
         if not why:
             todo.insert(1, ("proven", as_is, "replay"))
@@ -165,6 +171,7 @@ def main() -> int:
     parser.add_argument("--out", type=Path, help="all figures as JSON")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--jobs", type=int, default=8, help="workloads that start at once; one steps at a time")
+    parser.add_argument("--seconds", type=float, default=1e6, help="begin no round later")
     parser.add_argument("--only", nargs="*", default=[])
     parser.add_argument("--keep", type=Path, help="keep recordings and outputs there")
     arguments = parser.parse_args()
@@ -175,14 +182,22 @@ def main() -> int:
         folder.mkdir(parents=True, exist_ok=True)
         turn = str(folder / "turn")
         with ThreadPoolExecutor(arguments.jobs) as pool:
-            futures = [pool.submit(measure, k, *v, turn, folder, arguments.rounds) for k, v in todo.items()]
+            ends = started + arguments.seconds
+            futures = {pool.submit(measure, k, *v, turn, folder, arguments.rounds, ends): k for k, v in todo.items()}
             rows = []
-            for name, future in zip(todo, futures, strict=True):
+            for future in as_completed(futures):
                 try:
                     rows.append(future.result())
                 except Exception as error:  # one workload's failure is a row, not the end of the table
-                    rows.append({"name": name, "failed": repr(error)})
+                    rows.append({"name": futures[future], "failed": repr(error)})
                 print(f"{time.perf_counter() - started:.0f} s: {rows[-1]}", file=sys.stderr, flush=True)
+                text = write(sorted(rows, key=lambda row: list(todo).index(str(row["name"]))), arguments)
+    print(text)
+    return int(any("failed" in row for row in rows))
+
+
+def write(rows: list[dict[str, object]], arguments: argparse.Namespace) -> str:
+    """The table as it stands, to the files asked for."""
     import torch
 
     machine = torch.cuda.get_device_name() if torch.cuda.is_available() else platform.processor()
@@ -191,8 +206,7 @@ def main() -> int:
     if arguments.out:
         arguments.out.write_bytes(msgspec.json.encode({"about": about, "rows": rows}))
         arguments.out.with_suffix(".md").write_text(text)
-    print(text)
-    return int(any("failed" in row for row in rows))
+    return text
 
 
 if __name__ == "__main__":

@@ -238,7 +238,8 @@ def sequence(events: Any, *, on_gpu: bool) -> list[str]:
     if not on_gpu:
         ops = [e for e in host if e.name().startswith("aten::") and not ours(e)]
         return [e.name() for e in sorted(ops, key=lambda e: e.start_ns()) if e.name() not in _NO_WORK]
-    hidden = {e.correlation_id() for e in host if ranges and ours(e)}
+    # Operators count by themselves; runtime calls are linked to one and count by another number.
+    hidden = {e.correlation_id() for e in host if ranges and not e.linked_correlation_id() and ours(e)}
     work = [e for e in events if e.device_type() == DeviceType.CUDA and not getattr(e, "is_user_annotation", bool)()]
     work = [e for e in work if e.linked_correlation_id() not in hidden]
     return [e.name() for e in sorted(work, key=lambda e: e.correlation_id())]
