@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
+from tracer.source_tree import Tails, python_files
 from tracer.trace import Kind, Trace
 
 MOST_BYTES = 2_000_000  # of one file
@@ -22,8 +23,9 @@ def find(trace: Trace, path: Path, root: Path | None) -> dict[str, str]:
     if root is None and (path.is_dir() or not any(path.parent.glob(f"{_stem(path)}_*"))):
         return {}
     found: dict[str, str] = {}
+    tree = _Tree(root) if root is not None else None
     for file in sorted(_files(trace) - set(trace.sources)):
-        text = _text(_below(root, file) if root is not None else None) or _text(
+        text = _text(tree.find(file) if tree is not None else None) or _text(
             path.with_name(f"{_stem(path)}_{Path(file).name}")
         )
         if text is not None:
@@ -40,15 +42,24 @@ def _files(trace: Trace) -> set[str]:
     return {file for file in files if file and not file.startswith("<") and "\0" not in file}
 
 
-def _below(root: Path, file: str) -> Path | None:
-    """The file at the root, or below it by its path or the end of it."""
-    parts = Path(file.replace("\\", "/")).parts
-    parts = tuple(part for part in parts if part not in ("/", "..", "."))
-    for start in range(len(parts)):
-        candidate = root.joinpath(*parts[start:])
-        if candidate.is_file():
-            return candidate
-    return None
+class _Tree:
+    """The source root, looked through only if a file is not where its path says."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        self._tails: Tails | None = None
+
+    def find(self, file: str) -> Path | None:
+        """The file at the root, or below it by its path or the end of it."""
+        parts = Path(file.replace("\\", "/")).parts
+        parts = tuple(part for part in parts if part not in ("/", "..", "."))
+        for start in range(len(parts)):
+            candidate = self._root.joinpath(*parts[start:])
+            if candidate.is_file():
+                return candidate
+        self._tails = self._tails or Tails(python_files(self._root))
+        found = self._tails.find(file)
+        return self._root / found if found is not None else None
 
 
 def _text(path: Path | None) -> str | None:
