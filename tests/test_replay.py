@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from tests.conftest import CPU, CPU2, GPU, GPU_S2
+from tests.conftest import CPU, CPU2, GPU, GPU_S2, make_timeline
 from tests.shared import H200
 from tracer.analysis.calls import Does
 from tracer.analysis.launches import find_launches
@@ -15,7 +18,7 @@ from tracer.analysis.replay import Removal, predict
 from tracer.analysis.stalls import find_stalls
 from tracer.analysis.steps import find_steps
 from tracer.readers import load
-from tracer.trace import NONE, Kind
+from tracer.trace import NONE, Kind, WaitDetails
 
 US = 1_000
 
@@ -342,3 +345,82 @@ def tiled(trace, times):
         start = spans.start_ns + copy * period
         builder.add_spans(start, spans.dur_ns, spans.kind, spans.name, spans.track, corr, spans.nbytes)
     return builder.build()
+
+
+class Machine:
+    """A host with two streams, run call by call: what the replay must agree with."""
+
+    LAUNCH, LATENCY, SPACING, SYNC, TAIL = 5, 8, 1, 3, 2
+
+    def __init__(self):
+        self.now, self.free, self.held = 0, [0, 0], [0, 0]
+        self.rows, self.corr = [], 0
+
+    def host(self, us):
+        self.now += us
+
+    def launch(self, stream, us):
+        self.corr += 1
+        start = max(self.now + self.LATENCY, self.free[stream] + self.SPACING, self.held[stream] + self.SPACING)
+        self.rows.append((Kind.CALL, "cudaLaunchKernel", CPU, self.now, self.now + self.LAUNCH, self.corr))
+        self.rows.append((Kind.KERNEL, "work", (GPU, GPU_S2)[stream], start, start + us, self.corr))
+        self.free[stream] = start + us
+        self.now += self.LAUNCH
+
+    def hold(self, stream):
+        """This stream waits for what the other has been given."""
+        self.held[stream] = max(self.held[stream], self.free[1 - stream])
+        corr = 10_000 + len(self.rows)
+        self.rows.append((Kind.CALL, "cudaStreamWaitEvent", CPU, self.now, self.now + 1, corr))
+        self.rows.append((Kind.WAIT, "Stream Wait Event", (GPU, GPU_S2)[stream], self.now, self.now + 1, corr))
+        self.now += 1
+
+    def trace(self):
+        """What was recorded; the records of waiting streams name the stream that waits, as those of CUPTI do."""
+        trace = make_timeline(*self.rows)
+        spans = trace.spans
+        waits = np.flatnonzero(spans.kind == Kind.WAIT)
+        none = np.full(len(waits), NONE)
+        lanes = [trace.tracks[track].lane for track in spans.track[waits]]
+        details = WaitDetails.of(
+            span=waits, stream=lanes, source_stream=none, source_corr=none, device=np.zeros(len(waits))
+        )
+        return replace(trace, waits=details)
+
+    def sync(self):
+        start, self.now = self.now, max(self.now + self.SYNC, max(self.free) + self.TAIL)
+        self.rows.append((Kind.CALL, "cudaDeviceSynchronize", CPU, start, self.now, 50_000 + len(self.rows)))
+
+    def steps(self, count, program, *, waits):
+        for number in range(count):
+            start = self.now
+            for name, *arguments in program:
+                if name != "sync" or waits:
+                    getattr(self, name)(*arguments)
+            self.rows.append((Kind.MARK, f"ProfilerStep#{number}", CPU, start, self.now))
+        return max(self.now, *self.free)
+
+
+CALLS = st.one_of(
+    st.tuples(st.just("host"), st.integers(1, 300)),
+    st.tuples(st.just("launch"), st.integers(0, 1), st.integers(2, 300)),
+    st.tuples(st.just("sync")),
+    st.tuples(st.just("hold"), st.integers(0, 1)),
+)
+
+
+@settings(max_examples=60, deadline=None, derandomize=True)
+@given(st.lists(CALLS, min_size=2, max_size=14))
+def test_agrees_with_a_machine_that_is_run_call_by_call(calls):
+    # Both streams work in each step before any waits for the other, so that the trace shows who waits for whom.
+    program = [("launch", 0, 10), ("launch", 1, 10), *calls, ("launch", 0, 20), ("sync",)]
+    recorded = Machine()
+    recorded.steps(8, program, waits=True)
+    free = Machine()
+    pace = (free.steps(60, program, waits=False) - Machine().steps(30, program, waits=False)) / 30
+
+    found = removing(recorded.trace(), ("cudaDeviceSynchronize", "no_wait"))
+
+    step = found.replay.recorded_ns
+    assert found.replay.error < 0.001
+    assert (step - found.gains[0].likely_ns) / US == pytest.approx(pace, rel=0.02, abs=6)
