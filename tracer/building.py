@@ -48,6 +48,10 @@ class TraceBuilder:
         """The id of a name."""
         return self._names.setdefault(text, len(self._names))
 
+    def names(self) -> tuple[str, ...]:
+        """All names so far, by id."""
+        return tuple(self._names)
+
     def track(self, rank: int, pid: int, lane: int, device: int = NONE, name: str = "") -> int:
         """The id of a track; a name given later fills in for one that was missing."""
         key = (rank, pid, lane, device)

@@ -22,7 +22,7 @@ from tracer.readers._framing import WHAT_IS, Framer
 from tracer.readers._hits import add_hits
 from tracer.readers._salvage import CLEANED, MENDED, Damage
 from tracer.readers._tracks import TrackFinder
-from tracer.trace import NONE, Loss, Trace
+from tracer.trace import NONE, Ids, Loss, Trace
 
 
 def accepts(path: Path, head: bytes) -> bool:
@@ -112,16 +112,17 @@ def read(
     _add_meta(builder, framer.keys, rank)
     if columns.rows:
         shift = integer(framer.keys.get("baseTimeNanoseconds", 0))
-        _give(columns, TrackFinder(columns, rank, threads or {}, names or {}), shift if 0 < shift < MOST_NS else 0)
+        tracks = TrackFinder(columns, rank, threads or {}, names or {})
+        spans, track = _give(columns, tracks, shift if 0 < shift < MOST_NS else 0)
+        hits = path.with_name(re.sub(r"\.json(\.(gz|zst))?$", ".hits.json", path.name))
+        if hits != path and hits.is_file():
+            add_hits(hits, builder, rank, spans, track)
     _give_losses(builder, columns, decoder, damage, source)
-    hits = path.with_name(re.sub(r"\.json(\.(gz|zst))?$", ".hits.json", path.name))
-    if hits != path and hits.exists():
-        add_hits(hits, builder, rank)
     return rank
 
 
-def _give(columns: EventColumns, tracks: TrackFinder, shift_ns: int) -> None:
-    """Give the builder all rows, with absolute times."""
+def _give(columns: EventColumns, tracks: TrackFinder, shift_ns: int) -> tuple[dict[str, Any], Ids]:
+    """Give the builder all rows, with absolute times; those rows and their tracks."""
     spans = columns.spans()
     track = tracks.find(spans)
     del spans["place"]
@@ -136,6 +137,7 @@ def _give(columns: EventColumns, tracks: TrackFinder, shift_ns: int) -> None:
         builder.window_ns = (min(known[0], low), max(known[1], high))
     rows = builder.add_spans(track=track, **spans)
     columns.give_tables(rows.start, shift_ns)
+    return spans, track
 
 
 def _give_losses(
