@@ -23,7 +23,7 @@ async function start() {
     return mine ? route.continue() : route.abort();
   });
   const page = browser.pages()[0] ?? await browser.newPage();
-  page.setDefaultTimeout(120_000);
+  page.setDefaultTimeout(60_000);
   page.on('pageerror', (error) => problems.push(error.message));
   await page.addInitScript(() => {
     // No greeting about cookies and statistics over the pictures.
@@ -35,12 +35,14 @@ async function start() {
   return page;
 }
 
-const idle = (page) => page.evaluate(() => window.waitForPerfettoIdle(500));
+// Some panels never stop redrawing themselves, so there is an end to the waiting.
+const idle = (page) => page.evaluate(
+    () => Promise.race([window.waitForPerfettoIdle(300), new Promise((done) => setTimeout(done, 5_000))]));
 
 const does = {
   evaluate: (page, {script}) => page.evaluate(`(async () => { const app = window.app, trace = app.trace; ${script} })()`),
   click: (page, {x, y}) => page.mouse.click(x, y),
-  press: (page, {text}) => page.getByText(text, {exact: true}).first().click(),
+  press: (page, {text}) => page.getByText(text, {exact: true}).first().click({timeout: 10_000}),
   text: (page, {selector}) => page.locator(selector).allInnerTexts(),
   screenshot: (page, {path, clip}) => page.screenshot({path, clip}),
   problems: async (page) => [...problems, ...await page.locator('.pf-modal-dialog').allInnerTexts()],

@@ -21,6 +21,7 @@ _OF_IDLE = {
     "host.late": "harmless #144",
     "host.gc": "memory #594",  # purple
     "compile": "memory #594",
+    "load": "memory #594",
     "gpu.gap": "unknown #31",  # pale: nobody's fault
     "gpu.wait": "unknown #31",
     "head": "unknown #31",

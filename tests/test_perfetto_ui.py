@@ -1,0 +1,194 @@
+"""What people see: the real Perfetto UI in headless Chromium, on a recording of an H200.
+
+With TRACER_PICTURES=FOLDER the pictures for the README are written there.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+import zlib
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import CPU, make_timeline
+from tests.perfetto_tools.ui import Ui, serve
+from tests.shared import H200
+from tracer.auditor import audit_of, examine
+from tracer.exports.perfetto import write
+from tracer.readers import load
+from tracer.trace import Frames, Kind, Samples
+
+PINNED = {"x": 250, "y": 120, "width": 1200, "height": 140}  # where the pinned rows are
+FIX = "keep"
+ROWS_OF_GPU = [
+    "GPU busy",
+    "Queue depth",
+    "Host's lead",
+    "Async gap",
+    "Stream 7 (default)",
+    "Copies",
+    "GPU idle, by cause",
+]
+ROWS_OF_HOST = ["Steps", "Host stalls", "Findings"]
+
+
+@pytest.fixture(scope="module")
+def pictures(tmp_path_factory):
+    wanted = os.environ.get("TRACER_PICTURES")
+    folder = Path(wanted) if wanted else tmp_path_factory.mktemp("pictures")
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def ui(tmp_path_factory):
+    """IS01: twenty steps of 20 matrix products and an .item()."""
+    trace = load(H200 / "IS01.json.gz")
+    found = examine(trace)
+    path = tmp_path_factory.mktemp("ui") / "IS01.pftrace"
+    write(trace, audit_of(found), path, examination=found)
+    with serve("--offline", str(path)) as address, Ui(address) as opened:
+        yield opened
+
+
+def _names(ui, of="trace.workspace.flatTracks"):
+    return ui.evaluate(f"return {of}.map((t) => t.name)")
+
+
+def _pixels(path: Path) -> list[list[tuple[int, int, int]]]:
+    """The rows of a PNG of 8 bits without interlacing, which is what Chromium writes."""
+    data, at, packed = path.read_bytes(), 8, b""
+    while at < len(data):
+        size, kind = struct.unpack(">I4s", data[at : at + 8])
+        body = data[at + 8 : at + 8 + size]
+        if kind == b"IHDR":
+            width, height, _, colours = struct.unpack(">IIBB", body[:10])
+        elif kind == b"IDAT":
+            packed += body
+        at += 12 + size
+    depth = {2: 3, 6: 4}[colours]
+    raw, line, rows = zlib.decompress(packed), bytearray(width * depth), []
+    for row in range(height):
+        start = row * (width * depth + 1)
+        line = _unfiltered(raw[start], bytearray(raw[start + 1 : start + 1 + width * depth]), line, depth)
+        rows.append([tuple(line[x : x + 3]) for x in range(0, width * depth, depth)])
+    return rows
+
+
+def _unfiltered(kind: int, line: bytearray, above: bytearray, depth: int) -> bytearray:
+    for at in range(len(line)):
+        left = line[at - depth] if at >= depth else 0
+        corner = above[at - depth] if at >= depth else 0
+        guess = left + above[at] - corner
+        nearest = min(
+            (abs(guess - left), 0, left), (abs(guess - above[at]), 1, above[at]), (abs(guess - corner), 2, corner)
+        )
+        line[at] = (line[at] + (0, left, above[at], (left + above[at]) // 2, nearest[2])[kind]) & 255
+    return line
+
+
+def _is_red(pixel) -> bool:
+    red, green, blue = pixel
+    return red > 180 and green < 90 and blue < 90
+
+
+def test_the_rows_are_there_in_order(ui):
+    names = _names(ui)
+
+    assert [name for name in names if name in ROWS_OF_GPU] == ROWS_OF_GPU
+    assert [name for name in names if name in ROWS_OF_HOST] == [row for row in ROWS_OF_HOST if row in names]
+    assert {"Host stalls", "Findings"} <= set(names)
+    tops = ui.evaluate("return trace.workspace.children.map((t) => t.name)")
+    shown = [name for name in tops if name != "System"]
+    assert [name.split()[0] for name in shown] == ["GPU", "Host:", "python"]
+
+
+def test_it_opens_with_the_right_rows_pinned_and_the_worst_stall_selected(ui):
+    pinned = _names(ui, "trace.workspace.pinnedTracks")
+
+    assert pinned == ["Host stalls", "Host's lead", "GPU idle, by cause"]  # it has no steps
+    name, category = ui.evaluate(
+        "const id = trace.selection.selection.eventId;"
+        "const row = (await trace.engine.query(`select name, category from slice where id = ${id}`)).iter({});"
+        "return [row.get('name'), row.get('category')]"
+    )
+    assert category == "stall"
+    assert "IS01.py:21" in name
+
+
+def test_there_is_no_error_and_no_dialog(ui):
+    assert ui.problems() == []
+    assert ui.evaluate("return trace.traceInfo.importErrors") == 0
+
+
+def test_stalls_are_red(ui, pictures):
+    rows = _pixels(ui.screenshot(pictures / "pinned.png", PINNED))
+
+    # A stall's bar, not an icon or a letter: a long run of red, and below it more of the same.
+    long = [y for y, row in enumerate(rows) if _run_of_red(row)[1] > 100]
+    assert len(long) > 10
+
+
+def _run_of_red(row) -> tuple[int, int]:
+    """Where the longest unbroken run of red starts, and its length."""
+    best = (0, 0)
+    run = 0
+    for x, pixel in enumerate(row):
+        run = run + 1 if _is_red(pixel) else 0
+        best = max(best, (run, x - run + 1))
+    return best[1], best[0]
+
+
+def test_a_click_on_a_stall_says_cause_line_and_fix(ui, pictures):
+    rows = _pixels(ui.screenshot(pictures / "pinned.png", PINNED))
+    y, (x, length) = max(enumerate(map(_run_of_red, rows)), key=lambda found: found[1][1])
+    ui.evaluate("trace.selection.clearSelection()")
+
+    ui.click(PINNED["x"] + x + length / 2, PINNED["y"] + y)
+    ui.press("Current Selection")  # the panel is a drawer
+
+    text = "\n".join(ui.texts(".pf-details-shell"))
+    ui.screenshot(pictures / "stall.png")
+    assert "IS01.py:21" in text
+    assert "SYNC001" in text
+    assert FIX in text
+
+
+def test_an_area_shows_a_flame_graph(tmp_path, pictures):
+    """Samples of two functions: the area over them gives the tree of callers."""
+    names = ("aten::mm", "main", "train.py", "forward", "backward")
+    trace = replace(make_timeline((Kind.OP, "aten::mm", CPU, 0, 1_000)), names=names)
+    frames = Frames.of(
+        function=[1, 3, 4], file=[2] * 3, line=[40, 31, 35], column=[-1] * 3, end_column=[-1] * 3, parent=[-1, 0, 0]
+    )
+    samples = Samples.of(
+        time_ns=[i * 10_000 for i in range(100)],
+        track=[0] * 100,
+        frame=[1 if i % 3 else 2 for i in range(100)],
+        weight_ns=[10_000] * 100,
+    )
+    written = write(replace(trace, frames=frames, samples=samples), None, tmp_path / "samples.pftrace")
+
+    with serve("--offline", str(written.path)) as address, Ui(address) as opened:
+        opened.evaluate(
+            "const uris = trace.workspace.flatTracks.map((t) => t.uri).filter((u) => u !== undefined);"
+            "trace.selection.selectArea({start: 0n, end: 1000000n, trackUris: uris});"
+        )
+        opened.press("Perf Sample Flamegraph")
+        opened.press("Current Selection")
+        opened.screenshot(pictures / "flamegraph.png")
+        (box,) = opened.evaluate(
+            "return [...document.querySelectorAll('.pf-flamegraph')].map((e) => e.getBoundingClientRect().toJSON())"
+        )
+        place = {"x": box["x"] + 2, "y": box["y"], "width": box["width"] - 4, "height": min(box["height"], 120)}
+        rows = _pixels(opened.screenshot(tmp_path / "graph.png", place))
+
+    # Two callees of one caller, two thirds and one third of the width.
+    left = {row[len(row) // 3] for row in rows}
+    right = {row[len(row) - 5] for row in rows}
+    assert len(left - right) >= 1
+    assert len(right - left) >= 1
+    assert len(left & right) >= 2
