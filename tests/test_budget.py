@@ -187,10 +187,13 @@ def test_a_file_that_is_no_baseline_says_how_to_write_one():
     [
         (
             {},
-            "GPU idle 37 % of the step; two waits cost 2.58 ms of 11.2 ms, most of it item at train.py:17;"
+            "GPU idle 37 % of the step; two waits cost 2.58 ms of 11.2 ms, most of it the one (item) at train.py:17;"
             " the largest part of the rest is launch overhead (1.12 ms).",
         ),
-        ({"findings": (finding(),)}, "GPU idle 37 % of the step; item at train.py:17 costs 2.50 ms of 11.2 ms."),
+        (
+            {"findings": (finding(),)},
+            "GPU idle 37 % of the step; a wait (item) at train.py:17 costs 2.50 ms of 11.2 ms.",
+        ),
         ({"devices": ()}, "No GPU in this trace"),
         (
             {"findings": (replace(FINDINGS[2], idle_ns=33 * MS),)},

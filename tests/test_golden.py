@@ -13,12 +13,13 @@ from tracer.plugins import names_in
 from tracer.units import show_bytes, show_ns
 
 FORMATS = names_in("tracer.reports")
+SUFFIXES = [import_module(f"tracer.reports.{name}").SUFFIX for name in FORMATS]
 NUMBER = re.compile(
     r"(?<![\w.:-])([\d][\d,.]*\d|\d)(\s?(?:ns|us|ms|s|%|KiB|MiB|GiB|B|times|calls?|waits?|steps?|gaps?|launches|x)(?![\w]))"
 )
 
 
-@pytest.mark.parametrize("name", sorted(reports()))
+@pytest.mark.parametrize("name", [f"{kind}{suffix}" for suffix in SUFFIXES for kind in ("audit", "diff")])
 def test_each_format_is_as_it_was(name):
     assert reports()[name] == (GOLDEN / name).read_text(encoding="utf-8"), (
         "look at it, then: python tests/renew_golden.py"
@@ -30,6 +31,12 @@ def test_the_recording_shows_what_the_program_does():
 
     assert (found.place.file, found.place.line, found.count) == ("IS23.py", 22, 20)
     assert found.place.excerpt[slice(*(c - 1 for c in found.place.columns))] == "float(h[0, 0])"
+
+
+def test_there_is_no_golden_file_without_a_format():
+    known = {f"{kind}{suffix}" for suffix in SUFFIXES for kind in ("audit", "diff")}
+
+    assert {path.name for path in GOLDEN.glob("audit.*")} | {path.name for path in GOLDEN.glob("diff.*")} == known
 
 
 def values_of(audit):
@@ -64,8 +71,9 @@ def visible(name, text):
 
 
 @pytest.mark.parametrize("name", [name for name in FORMATS if name != "json"])
-@pytest.mark.parametrize("audit", [make_audit(), golden_audit()], ids=["made", "recorded"])
-def test_no_format_computes_a_number_of_its_own(name, audit):
+@pytest.mark.parametrize("make", [make_audit, golden_audit], ids=["made", "recorded"])
+def test_no_format_computes_a_number_of_its_own(name, make):
+    audit = make()
     numbers, texts = values_of(audit)
     shown = {f"{value:.0f}%" for value in (100 * n for n in numbers)} | {"1%"}  # of "<1 %"
     shown |= {f"{n:.1f}%" for n in numbers}

@@ -104,14 +104,13 @@ def _rest(audit: Audit) -> dict[str, int]:
 
 
 def _waits(costly: list[Finding], price: str) -> str:
-    """`item at train.py:17 costs 2.58 ms of 11.0 ms`; of several, how many, and the dearest."""
+    """`a wait (item) at train.py:17 costs 2.58 ms of 11.0 ms`; of several, how many, and the dearest."""
     dearest = max(costly, key=lambda found: found.idle_ns)
     place = dearest.place or dearest.library_place
-    name = f"a wait ({dearest.op})" if dearest.op else "a wait"
-    if place is not None:
-        name = f"{dearest.op or 'a wait'} at {place.file.replace(chr(92), '/').rpartition('/')[2]}:{place.line}"
+    at = "" if place is None else f" at {place.file.replace(chr(92), '/').rpartition('/')[2]}:{place.line}"
+    kind = f" ({dearest.op})" if dearest.op else ""
     if len(costly) == 1:
-        return f"{name} costs {price}"
+        return f"a wait{kind}{at} costs {price}"
     word = {2: "two", 3: "three", 4: "four", 5: "five"}.get(len(costly), str(len(costly)))
-    most = f", most of it {name}" if 2 * dearest.idle_ns > sum(found.idle_ns for found in costly) else ""
-    return f"{word} waits cost {price}{most}"
+    most = 2 * dearest.idle_ns > sum(found.idle_ns for found in costly)
+    return f"{word} waits cost {price}" + (f", most of it the one{kind}{at}" if most else "")

@@ -6,6 +6,7 @@ import importlib
 import sys
 from pathlib import Path
 
+from tracer.commands._sources import with_relative_paths
 from tracer.errors import UsageError
 from tracer.plugins import names_in
 from tracer.results import Audit
@@ -23,6 +24,8 @@ def write_report(audit: Audit, format_name: str, output: str | None = None, **op
     """
     if format_name not in formats():
         raise UsageError(f"there is no format {format_name!r}", fix=f"use one of: {', '.join(formats())}")
+    if format_name != "json":
+        audit = with_relative_paths(audit, None)
     report = importlib.import_module(f"tracer.reports.{format_name}")
     text = report.render(audit, **(options if format_name == "terminal" else {}))
     if output is None:

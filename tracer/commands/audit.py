@@ -65,7 +65,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _judged(found: Audit, arguments: argparse.Namespace) -> Audit:
     """The audit with its budget and baseline, and paths below the source root."""
-    if arguments.source_root or arguments.format in ("sarif", "github"):
+    if arguments.source_root or arguments.format != "json":
         from tracer.commands._sources import with_relative_paths
 
         found = with_relative_paths(found, arguments.source_root)
