@@ -271,15 +271,34 @@ def test_collection_compilation_and_work_on_the_cpu_are_named():
     assert found["IDLE006"].idle_ns == 2_000 * US
 
 
+def busy_elsewhere(times, *, known):
+    """A function of the user that keeps the host from launching."""
+    for i in range(times):
+        at = 10_000 * i
+        yield from kernel(i + 1, at, at + 10, at + 20)
+        if known:
+            yield Kind.PYTHON, "train.py(9): augment", CPU, at + 12, at + 9_990
+    yield from kernel(99, 10_000 * times, 10_000 * times + 10, 10_000 * times + 20)
+
+
 def test_a_host_that_is_busy_elsewhere_is_named_by_its_line_or_not_at_all():
-    plain = found_in(*kernel(1, 0, 10, 20), *kernel(2, 9_000, 9_010, 9_020))
-    known = found_in(
-        *kernel(1, 0, 10, 20),
-        (Kind.PYTHON, "train.py(9): augment", CPU, 12, 8_990),
-        *kernel(2, 9_000, 9_010, 9_020),
-    )
+    plain = found_in(*busy_elsewhere(4, known=False))
+    known = found_in(*busy_elsewhere(4, known=True))
 
     assert plain["IDLE005"].place is None
     assert "IDLE004" not in plain
     assert (known["IDLE004"].place.file, known["IDLE004"].place.line) == ("train.py", 9)
+    assert known["IDLE004"].count == 4
     assert "IDLE005" not in known
+
+
+def test_what_keeps_the_host_once_is_set_up():
+    assert "IDLE004" not in found_in(*busy_elsewhere(1, known=True))
+
+
+def test_a_loop_full_of_waits_is_not_launch_bound():
+    rows = [row for i in range(200) for row in kernel(i + 1, 40 * i, 40 * i + 6, 40 * i + 10)]
+    waits = [(Kind.CALL, "cudaStreamSynchronize", CPU, 40 * i + 7, 40 * i + 11, 900 + i) for i in range(0, 200, 4)]
+
+    assert "IDLE001" in found_in(*rows)
+    assert "IDLE001" not in found_in(*rows, *waits)

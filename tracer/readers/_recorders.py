@@ -17,13 +17,14 @@ from tracer.readers._rows import (
     ElapsedRow,
     FrameRow,
     LineRow,
+    PauseRow,
     ReadRow,
     Rows,
     SampleRow,
     StepRow,
     SyncRow,
 )
-from tracer.trace import NONE, Counters, EventTimings, Ledger, Lines, Reads, Samples, Steps
+from tracer.trace import NONE, Counters, EventTimings, Kind, Ledger, Lines, Reads, Samples, Steps
 
 
 class RecorderReader:
@@ -55,6 +56,7 @@ class RecorderReader:
         self._read_lines()
         self._read_clocks()
         self._read_memory()
+        self._read_pauses()
         self._read_samples()
         if py_spy and (self.folder / py_spy).is_file():
             self._read_py_spy(self.folder / py_spy)
@@ -159,6 +161,17 @@ class RecorderReader:
             value=[row.value for row in rows],
         )
         self.builder.add_table("counters", table)
+
+    def _read_pauses(self) -> None:
+        rows = self._rows("pauses").of(PauseRow)
+        if rows:
+            self.builder.add_spans(
+                self.clock.unix_ns([row.start_ns for row in rows]),
+                [row.dur_ns for row in rows],
+                int(Kind.MARK),
+                self._names(row.what for row in rows),
+                self._tracks(row.thread for row in rows),
+            )
 
     def _read_samples(self) -> None:
         rows = self._rows("samples")

@@ -99,6 +99,15 @@ class SampleRow(Row, tag="sample"):
     weight_ns: Ns
 
 
+class PauseRow(Row, tag="pause"):
+    """A stretch in which a thread did something for Python itself: a garbage collection."""
+
+    start_ns: Ns
+    dur_ns: Ns
+    thread: Number
+    what: str
+
+
 class BeaconRow(Row, tag="beacon"):
     """A call whose entry and exit py-spy's samples show, too."""
 
@@ -107,7 +116,7 @@ class BeaconRow(Row, tag="beacon"):
     exit_ns: Ns
 
 
-AnyRow = FrameRow | StepRow | SyncRow | LineRow | ReadRow | ElapsedRow | CounterRow | SampleRow | BeaconRow
+AnyRow = FrameRow | StepRow | SyncRow | LineRow | ReadRow | ElapsedRow | CounterRow | SampleRow | BeaconRow | PauseRow
 _T = TypeVar("_T", bound=Row)
 
 

@@ -21,7 +21,7 @@ from tracer.recording.rivals import Rivals, other_cupti_client
 from tracer.recording.session import Session
 from tracer.recording.store import write_json
 
-RECORDERS = ("clockmarks", "ledger", "lines", "clocks", "flight")  # modules here, in the order in which they open
+RECORDERS = ("clockmarks", "ledger", "lines", "clocks", "pauses", "flight")  # modules here, in the order in which they open
 READY = ".sampler-ready"
 _SAMPLER_WAIT_S = 2.0
 

@@ -13,6 +13,8 @@ from tracer.rules._holds import NOTHING, lower, name_of, per_step, show_place, t
 from tracer.trace import NONE, Ids, Ints
 from tracer.units import show_ns
 
+_COMES_BACK = 3
+
 
 def rows_of(evidence: Evidence, cause: str) -> Ids:
     """Rows of Idle with a cause, inside the steps if there are any."""
@@ -33,6 +35,8 @@ def by_place(evidence: Evidence, rows: Ids) -> list[tuple[Place | None, int, Ids
     columns = (rows.tolist(), evidence.idle_stack[rows].tolist(), idle.track[rows].tolist())
     for row, stack, track in zip(*columns, strict=True):
         place = evidence.places.place(stack) if stack != NONE else None
+        if place is not None and not place.line:  # only the file is known
+            place = None
         key = (track, place.file if place else "", place.line if place else 0)
         groups.setdefault(key, []).append(row)
         places.setdefault(key, place)
@@ -102,11 +106,13 @@ def costly(
     share: float = NOTHING,
     need_place: bool | None = None,
     whole: bool = False,
+    often: bool = False,
 ) -> Iterator[Finding]:
     """Findings for idle time of a cause, one for each place where it is this share of the steps.
 
     `need_place`: only where the line is known (True) or only where it is not (False).
-    `whole`: one for each thread, without a place.
+    `whole`: one for each thread, without a place. `often`: only what comes back; where no
+    steps are known, what happens once is set-up.
     """
     rows = rows_of(evidence, cause)
     if also:
@@ -117,6 +123,11 @@ def costly(
     if whole:
         tracks = {track for _, track, _ in groups}
         groups = [(None, track, np.concatenate([r for _, t, r in groups if t == track])) for track in sorted(tracks)]
+    least = _COMES_BACK if often and not len(evidence.steps) else 1
     for place, track, mine in groups:
-        if idle_sum(evidence, mine) >= share * evidence.span_ns and need_place in (None, place is not None):
+        if (
+            len(mine) >= least
+            and idle_sum(evidence, mine) >= share * evidence.span_ns
+            and need_place in (None, place is not None)
+        ):
             yield idle_finding(evidence, rule, mine, track, place)

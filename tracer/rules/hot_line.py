@@ -28,4 +28,4 @@ RULE = Rule(
 
 def find(evidence: Evidence) -> Iterator[Finding]:
     """One finding for each line whose CPU work cost the GPU time."""
-    yield from costly(evidence, RULE, "host.hot", also="host.late", need_place=True, share=0.05)
+    yield from costly(evidence, RULE, "host.hot", also="host.late", need_place=True, share=0.05, often=True)

@@ -14,6 +14,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import numpy as np
+
 from tracer.results import Finding
 from tracer.rules import Evidence, Rule
 from tracer.rules._idles import by_place, idle_finding, idle_sum, rows_of
@@ -29,6 +31,7 @@ RULE = Rule(
 
 
 _SHARE = 0.25  # of the steps: less idle time than this does not make a program launch-bound
+_WAITS = 0.1  # waits for each launch, from which on waiting is the cause and not launching
 _PART = 0.2  # of that idle time: a line is named from here on
 
 
@@ -36,7 +39,7 @@ def find(evidence: Evidence) -> Iterator[Finding]:
     """One finding for each line that launches too slowly, if launching is what the GPU waits for."""
     rows = rows_of(evidence, "launch.bound")
     whole = idle_sum(evidence, rows)
-    if not evidence.trust.has_gpu or whole < _SHARE * evidence.span_ns:
+    if not evidence.trust.has_gpu or whole < _SHARE * evidence.span_ns or _waits_often(evidence):
         return
     spans = evidence.trace.spans
     kernels = spans.kind == Kind.KERNEL
@@ -49,3 +52,9 @@ def find(evidence: Evidence) -> Iterator[Finding]:
     named = [one for one in places if one[0] and idle_sum(evidence, one[2]) >= _PART * whole]
     for place, track, mine in named or places[:1]:
         yield idle_finding(evidence, RULE, mine, track, place, op="launch", details=details)
+
+
+def _waits_often(evidence: Evidence) -> bool:
+    """Whether a wait comes with every few launches: then the host never gets ahead, and launching is not the cause."""
+    waits = sum(wait.calls for wait in evidence.waits if wait.is_wait)
+    return waits > _WAITS * len(np.unique(evidence.launches.call))
