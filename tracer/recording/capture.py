@@ -10,12 +10,14 @@ import importlib
 import os
 import socket
 import sys
+import threading
 import time
 from _thread import get_ident
 from pathlib import Path
 from typing import Any
 
 from tracer.recording import facts, runs
+from tracer.recording.callers import write_callers
 from tracer.recording.profiler import Profiler
 from tracer.recording.rivals import Rivals, other_cupti_client
 from tracer.recording.session import Session
@@ -206,6 +208,7 @@ class Capture:
         assert self.profiler is not None
         manifest = self.session.manifest
         self.tell("writing")
+        self._write_callers()
         if self.profiler.failed:
             self.session.note(f"the profiler did not end well: {self.profiler.failed}")
         try:
@@ -215,6 +218,21 @@ class Capture:
             text = f"torch.profiler's trace could not be written: {str(error).partition(chr(10))[0]}"
             self.session.note(text)
             self.tell("failed", text=text)
+
+    def _write_callers(self) -> None:
+        """Lines from the profiler's stacks, where the interpreter itself tells none."""
+        recorders = self.session.manifest["recorders"]
+        record = self._run.record
+        if record.stacks != "full" or not record.lines or recorders.get("lines", {}).get("on"):
+            return
+        assert self.profiler is not None
+        try:
+            tree = self.profiler.inner.kineto_results.experimental_event_tree()
+            count = write_callers(self.session, tree, threading.get_native_id())
+        except (RuntimeError, AttributeError, TypeError) as error:
+            self.session.note(f"no lines from the profiler's stacks: {error}")
+            return
+        recorders["lines"] = {"on": True, "saw": count, "dropped": 0, "how": "the profiler's stacks"}
 
     def _write(self, why: str) -> None:
         manifest = self.session.manifest
