@@ -20,8 +20,8 @@ _OF_IDLE = {
     "host.hot": "harmless #144",  # orange: the CPU was busy
     "host.late": "harmless #144",
     "host.gc": "memory #594",  # purple
-    "compile": "memory #594",
-    "load": "memory #594",
+    "compile.jit": "memory #594",
+    "load.library": "memory #594",
     "gpu.gap": "unknown #31",  # pale: nobody's fault
     "gpu.wait": "unknown #31",
     "head": "unknown #31",

@@ -82,12 +82,9 @@ def cut_to(scene: Scene, window: tuple[int, int]) -> Scene:
     low, high = window
     trace = scene.trace
     spans = trace.spans
-    keep = (spans.start_ns < high) & (spans.end_ns >= low)
+    keep = (spans.start_ns < high) & ((spans.end_ns > low) | (spans.start_ns >= low))
     launches = scene.launches
-    inside = keep[launches.call] & ~scene.on_gpu[launches.call]
-    keep[launches.work[inside]] = True
-    before = scene.on_gpu & ~keep
-    keep &= ~before
+    keep[launches.work[keep[launches.call]]] = True
     rows = np.flatnonzero(keep)
     moved = np.full(len(spans) + 1, NONE, np.int32)  # the last stays NONE, for NONE itself
     moved[rows] = np.arange(len(rows), dtype=np.int32)
@@ -121,7 +118,7 @@ def _inside(table: Any, low: int, high: int) -> Any:
     name = next(column for column in _TIMES if column in table.columns())
     start = getattr(table, name)
     end = start + table.dur_ns if "dur_ns" in table.columns() else start
-    return table.take((start < high) & (end >= low) & (start >= low if name == "time_ns" else True))
+    return table.take((start < high) & ((end > low) | (start >= low)))
 
 
 def _renumbered(table: Any, moved: Ids, *columns: str) -> Any:

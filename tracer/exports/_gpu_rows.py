@@ -116,7 +116,9 @@ def _gap_rows(scene: Scene, rank: int, device: int, key: str) -> Iterator[Row]:
     if behind.any():
         heading = f"{key} gap deep"
         yield Row(heading, "Async gap, further back in the queue", key, 5, heading=True)
-        yield from _gap_lanes(scene, rows[behind], f"{key} gap behind", "Async gap of launches further back", heading, 1, text)
+        yield from _gap_lanes(
+            scene, rows[behind], f"{key} gap behind", "Async gap of launches further back", heading, 1, text
+        )
 
 
 def _gap_lanes(scene: Scene, rows: Ints, key: str, name: str, parent: str, rank: int, text: str) -> Iterator[Row]:
