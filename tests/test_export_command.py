@@ -100,7 +100,7 @@ def test_what_the_viewer_cannot_hold_is_cut_to_its_worst_steps(tmp_path):
 
     names = _names(written.path)
     assert "step 13" in names  # the longest
-    assert "step 10" not in names
+    assert len([name for name in names if name.startswith("step")]) == 5
     assert "more than the Perfetto UI can hold" in written.notes[0]
     assert "--steps" in written.notes[0]
 
