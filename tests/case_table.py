@@ -149,7 +149,7 @@ def _wrong(
 def _busy(found: Audit) -> float:
     """GPU busy in percent between the first and the last work, set-up of libraries apart."""
     device = found.devices[0]
-    apart = sum(ns for cause, ns in found.idle.items() if cause in ("head", "tail", "load", "load.lazy", "profiler"))
+    apart = sum(ns for cause, ns in found.idle.items() if cause in ("head", "tail", "load.library", "load.lazy", "profiler"))
     return 100 * device.busy_ns / max(device.window_ns - apart, 1)
 
 

@@ -13,14 +13,14 @@ it, then the thread that launches most, and of several causes at one moment the 
 1. the profiler's own work (`profiler`);
 2. a call that holds the thread (`stall`): the row names it;
 3. waiting for the DataLoader (`input.bound`), garbage collection (`host.gc`), compilation
-   (`compile`), if annotations or functions say so;
+   (`compile.jit`), if annotations or functions say so;
 4. a stall before that: its effect lasts until a launch again finds the device busy, the
    next stall begins, or four times the lead that was lost is used up. A wait that lost
    no lead has no effect: the GPU would have been idle anyway;
 5. an operator that works on the CPU for long, or a stretch without any operator or call
    (`host.hot` if its line is known, else `host.late`);
 6. an operator's first use, where it does something for long that is neither a call nor
-   another operator: libraries set themselves up then (`load`);
+   another operator: libraries set themselves up then (`load.library`);
 7. operators, calls and the Python between them (`launch.bound`).
 
 What no thread of the trace can answer for is `unknown`.
@@ -46,10 +46,10 @@ CAUSES = (
     "stall",
     "input.bound",
     "host.gc",
-    "compile",
+    "compile.jit",
     "host.hot",
     "host.late",
-    "load",
+    "load.library",
     "launch.bound",
     "gpu.gap",
     "gpu.wait",

@@ -18,7 +18,7 @@ _NAMED = {
         r"enumerate\(DataLoader\)|DataLoader.*__next__|train_dataloader_next|val_dataloader_next"
     ),
     "host.gc": re.compile(r"Python GC|^gc\.collect|<built-in (function|method) collect\b"),
-    "compile": re.compile(
+    "compile.jit": re.compile(
         r"dynamo_timed|^_compile\.|compile_fx|OutputGraph\.call_user_compiler|create_aot_dispatcher_function|"
         r"async_compile|CachingAutotuner|GraphLowering|PyCodeCache|triton.*compile|bytecode_tracing|inductor_compile"
     ),
@@ -62,7 +62,7 @@ def find_layers(
         layers.append((one, _effect_layer(stalls, idle, rebuilt, one, device)))
     working = subtract(_long_ops(trace, track), _launching(trace, track))
     layers.append((track, Layer("host.hot", *working)))
-    layers.append((track, Layer("load", *_first_uses(trace, track))))
+    layers.append((track, Layer("load.library", *_first_uses(trace, track))))
     silent = _silent(trace, threads)
     layers.append((track, Layer("host.late", *silent)))
     return layers

@@ -189,7 +189,7 @@ def _of_compilation(trace: Trace, limits: list[str]) -> None:
 
 
 def _all_compiling(trace: Trace) -> tuple[Ints, Ints]:
-    return named_parts(trace, "compile")
+    return named_parts(trace, "compile.jit")
 
 
 def _us(ns: int) -> str:

@@ -19,7 +19,7 @@ from tracer.rules._idles import costly
 
 RULE = Rule(
     id="IDLE006",
-    kind="compile",
+    kind="compile.jit",
     title="compilation and autotuning hold the host",
     severity="info",
     fix="exclude the first steps; keep shapes fixed; keep the caches between runs",
@@ -28,4 +28,4 @@ RULE = Rule(
 
 def find(evidence: Evidence) -> Iterator[Finding]:
     """One finding for each line that compiled."""
-    yield from costly(evidence, RULE, "compile")
+    yield from costly(evidence, RULE, "compile.jit")

@@ -20,7 +20,7 @@ from tracer.rules._idles import costly
 
 RULE = Rule(
     id="IDLE007",
-    kind="load",
+    kind="load.library",
     title="libraries set themselves up at their first use",
     severity="info",
     fix="warm up before you measure",
@@ -29,4 +29,4 @@ RULE = Rule(
 
 def find(evidence: Evidence) -> Iterator[Finding]:
     """One finding for all first uses on a thread."""
-    yield from costly(evidence, RULE, "load", whole=True)
+    yield from costly(evidence, RULE, "load.library", whole=True)
