@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.running import ENVIRONMENT, LOOP, SHORT, run_tracer
+from tracer.recording.unreached import is_isolated
 
 INJECT = Path(__file__).resolve().parents[1] / "tracer" / "recording" / "inject"
 
@@ -69,6 +70,23 @@ def torchrun(tmp_path: Path) -> list[str]:
     return [*TORCHRUN, str(tmp_path / "program.py")]
 
 
+def test_a_child_forked_before_the_first_step_is_left_alone(tmp_path: Path):
+    program = LOOP + (
+        "child = os.fork()\n"
+        "if not child:\n"
+        "    train(12)\n"
+        "    os._exit(3)\n"
+        "print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))\n"
+        "train(12)\n"
+    )
+
+    ran = run_tracer(tmp_path, program)
+
+    assert ran.stdout == "3\n"
+    assert ran.manifest["complete"]
+    assert ran.manifest["pid"] != 0
+
+
 def test_all_ranks_of_torchrun_land_in_one_folder(tmp_path: Path):
     ran = run_tracer(tmp_path, RANKS, settings=(*SHORT, "record.ranks=all"), command=torchrun(tmp_path))
 
@@ -98,7 +116,6 @@ def test_a_shell_script_is_followed_to_its_python(tmp_path: Path):
 
     assert ran.stdout == "from the shell\n"
     assert ran.manifest["complete"]
-    assert ran.folder.glob("program*") is not None
 
 
 @pytest.mark.parametrize("flag", ["-I", "-E"])
@@ -109,6 +126,35 @@ def test_an_interpreter_that_cannot_be_reached_is_reported(tmp_path: Path, flag:
     assert ran.status == 0
     assert ran.ranks == []
     assert "-I, -E" in ran.stderr
+
+
+def test_a_worker_that_cannot_be_reached_is_reported_though_its_launcher_was(tmp_path: Path):
+    program = (
+        "import subprocess, sys\n"
+        "subprocess.run([sys.executable, '-s', '-I', '-c', 'import time; time.sleep(2.5)'], check=True)\n"
+    )
+
+    ran = run_tracer(tmp_path, program)
+
+    assert "keeps the recorder out" in ran.stderr
+    assert "-I -c import time" in ran.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "isolated"),
+    [
+        ("python -I train.py", True),
+        ("/usr/bin/python3.12 -u -E -m pkg", True),
+        ("python -uS x.py", True),
+        ("python -c import -I", False),
+        ("python -m pkg -I", False),
+        ("python train.py -I", False),
+        ("python -W error train.py -E", False),
+        ("bash -E x.sh", False),
+    ],
+)
+def test_the_flags_that_keep_us_out_are_those_of_python(words: str, isolated: bool):
+    assert is_isolated(words.split()) is isolated
 
 
 def test_a_module_runs_as_by_python_m(tmp_path: Path):

@@ -14,6 +14,7 @@ and exit status are its own. Name a config, or the program after `--`:
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -74,6 +75,11 @@ def _report(settings: Config, outcome: Outcome) -> int:
     """Everything that is made of a recording; the status that it calls for."""
     from tracer.recording.finish import describe, has_window
 
+    if ({**os.environ, **settings.run.env}).get("CUDA_LAUNCH_BLOCKING", "0") not in ("", "0"):
+        outcome.notes.append(
+            "CUDA_LAUNCH_BLOCKING is set, so every launch waits and these times are not those of production; "
+            "it is for debugging alone, and `tracer locate` finds the line without it"
+        )
     for note in dict.fromkeys(outcome.notes):
         print(f"tracer: {note}", file=sys.stderr)
     status, recorded = 0, False

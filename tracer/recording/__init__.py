@@ -68,6 +68,7 @@ class record:
         settings = config.parse_arguments({"window": window, "record": what})
         self._window, self._record = settings.window, settings.record
         self._child: Child | None = None
+        self._set: dict[str, str] = {}  # environment variables of the block
 
     def __enter__(self) -> Self:
         if not _current:  # under `tracer run` this process is recorded already
@@ -77,8 +78,11 @@ class record:
     def _begin(self) -> None:
         from tracer.recording import runs
         from tracer.recording.child import Child
+        from tracer.recording.launch import kineto_variables
 
         self.folder = runs.make_folder(self._output, self._name)
+        self._set = {name: value for name, value in kineto_variables(self.folder).items() if name not in os.environ}
+        os.environ.update(self._set)
         run = runs.RunFile(
             run_id=self.folder.name,
             name=self._name,
@@ -104,6 +108,8 @@ class record:
         if child is None or self.folder is None:
             return
         child.finish(f"{kind.__name__} was raised" if kind is not None else "")
+        for name in self._set:
+            os.environ.pop(name, None)
         if self._formats and any(self.folder.glob("rank*/kineto.json.gz")):
             self._report(self.folder)
 

@@ -28,7 +28,7 @@ from typing import Any
 from tracer import recording
 from tracer.recording import runs
 from tracer.recording.capture import Capture
-from tracer.recording.exits import Exits
+from tracer.recording.exits import Exits, undisturbed
 from tracer.recording.rivals import Rivals
 from tracer.recording.steps import RANKS, StepHooks
 from tracer.recording.window import WHOLE_PROGRAM_S, Phase, Plan
@@ -149,7 +149,7 @@ class Child:
             if not plan.window.stop_after:
                 self._unhook()
             return
-        self._exits = Exits(self.finish, self._forked)
+        self._exits = Exits(self.finish)
         if plan.window.signal and threading.current_thread() is threading.main_thread():
             signal.signal(signal.Signals[plan.window.signal], lambda number, frame: self._ask())
         self._capture = self._new_capture()
@@ -211,7 +211,8 @@ class Child:
         if before is not Phase.WARMING or after is Phase.OPEN:
             capture.steps.add(["step", now, self.number, get_native_id(), after is Phase.OPEN])
         if before is Phase.OPEN and after is not Phase.OPEN:
-            capture.close(self.number)
+            with undisturbed():
+                capture.close(self.number)
             self._window_closed()
             capture.steps.add(["step", time.monotonic_ns(), self.number, get_native_id(), False])
         elif before is Phase.WAITING and after is not Phase.WAITING:
@@ -374,7 +375,8 @@ class Child:
             self._inside = get_ident()
             capture = self._capture
             if capture is not None:
-                self._finish(capture, why)
+                with undisturbed():
+                    self._finish(capture, why)
             self._unhook()
 
     def _finish(self, capture: Capture, why: str) -> None:
@@ -417,15 +419,22 @@ class Child:
             if hooks is not None:
                 hooks.remove()
 
-    def _forked(self) -> None:
+    def forked(self) -> None:
         """This is a forked child: it is left alone."""
-        self._alive = False
         self._lock = RLock()
         if self._capture is not None:
             self._capture.forget()
-        for hooks in (self._hooks, self._rivals):
-            if hooks is not None:
-                hooks.remove()
+        if self._rivals is not None:
+            self._rivals.forget()
+        self._unhook()
+
+
+def _after_fork() -> None:
+    for child in tuple(recording._current):
+        child.forked()
+
+
+os.register_at_fork(after_in_child=_after_fork)
 
 
 def _has_gpu() -> bool:

@@ -1,35 +1,49 @@
 """Every way out of a process leads through `finish`, and the way stays the program's own.
 
 Covered: the end of the script, an exception, sys.exit, os._exit, exec, SIGTERM and
-SIGHUP where the program leaves them alone. A forked child is told to forget everything.
+SIGHUP where the program leaves them alone.
 """
 
 from __future__ import annotations
 
 import atexit
+import contextlib
 import ctypes
 import os
 import signal
 import threading
 import time
 from _thread import start_new_thread
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 _SIGNALS = (signal.SIGTERM, signal.SIGHUP)
 _PATIENCE_S = 20.0  # torchrun kills what is still there 30 s after its SIGTERM
 
 
+@contextlib.contextmanager
+def undisturbed() -> Iterator[None]:
+    """Keep Ctrl-C waiting while a recording is written: it is raised right after."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    came: list[int] = []
+    before = signal.signal(signal.SIGINT, lambda number, frame: came.append(number))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+        if came:
+            signal.raise_signal(signal.SIGINT)
+
+
 class Exits:
     """The ways out of this process."""
 
-    def __init__(self, finish: Callable[[str], None], forked: Callable[[], None]) -> None:
+    def __init__(self, finish: Callable[[str], None]) -> None:
         self._finish = finish
-        self._forked = forked
         self._undo: list[Callable[[], None]] = []
-        self._on = True
         self._ours = self._terminated  # one object: a bound method is a new one each time
-        os.register_at_fork(after_in_child=self._after_fork)
         atexit.register(self._at_exit)
         self._undo.append(lambda: atexit.unregister(self._at_exit))
         for name in ("_exit", "execv", "execve"):
@@ -39,18 +53,12 @@ class Exits:
 
     def remove(self) -> None:
         """Leave the process as it was."""
-        self._on = False
         for undo in self._undo:
             undo()
         self._undo.clear()
 
     def _at_exit(self) -> None:
         self._finish("")
-
-    def _after_fork(self) -> None:
-        if self._on:
-            self.remove()
-            self._forked()
 
     def _wrap(self, name: str) -> None:
         original = getattr(os, name)

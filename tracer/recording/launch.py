@@ -24,10 +24,12 @@ from tracer.errors import UsageError
 from tracer.recording import runs
 from tracer.recording.capture import READY
 from tracer.recording.finish import Outcome, close_manifests
+from tracer.recording.unreached import find_isolated
 
 _POLL_S = 0.02
 _KILL_AFTER_S = 10.0  # what a program gets between SIGTERM and SIGKILL when its time is up
 _LINGER_S = 2.0
+_LOOK_S = 1.0
 _PASSED_ON = (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGINT)
 _PR_SET_CHILD_SUBREAPER = 36
 
@@ -134,20 +136,17 @@ def environment(settings: config.Config, folder: Path) -> dict[str, str]:
     path = found.get("PYTHONPATH")
     found["PYTHONPATH"] = inject + os.pathsep + path if path else inject
     found[runs.VARIABLE] = str(folder)
-    if "KINETO_CONFIG" not in found:
-        found["KINETO_CONFIG"] = str(_kineto_config(folder))
-    found.setdefault("KINETO_LOG_LEVEL", "6")  # or else it writes on the program's stderr
-    return found
+    return kineto_variables(folder) | found
 
 
-def _kineto_config(folder: Path) -> Path:
+def kineto_variables(folder: Path) -> dict[str, str]:
     """Kineto stops at 128 MB of GPU records: allow a quarter of the memory, which it takes only if need be."""
     system = Path("/etc/libkineto.conf")
     before = system.read_text(errors="replace") if system.is_file() else ""
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") >> 20
     path = folder / "kineto.conf"
     path.write_text(f"{before}\nACTIVITIES_MAX_GPU_BUFFER_SIZE_MB={max(128, min(4096, memory // 4))}\n")
-    return path
+    return {"KINETO_CONFIG": str(path), "KINETO_LOG_LEVEL": "6"}  # at a lower level it writes on the program's stderr
 
 
 def _call_prctl(option: int, value: int) -> None:
@@ -173,7 +172,9 @@ class _Watch:
         self._listener = runs.Listener(folder)
         self._outcome = Outcome(folder, 0)
         self._pids: list[int] = []  # processes that record
+        self._sampled: set[str] = set()  # folders of those whose window is open
         self._timed_out = False
+        self._looked = 0.0
 
     def to_the_end(self) -> Outcome:
         """Wait for the program, passing signals on."""
@@ -201,6 +202,7 @@ class _Watch:
                 self._process.wait(_POLL_S)
             except subprocess.TimeoutExpired:
                 self._hear()
+                self._look_around()
                 if ends is not None and time.monotonic() > ends:
                     if self._timed_out:
                         self._process.kill()
@@ -230,14 +232,26 @@ class _Watch:
                 if folder.parent not in self._outcome.folders:
                     self._outcome.folders.append(folder.parent)
             elif event.what == "warming" and folder is not None:
+                self._sampled.add(event.folder)
                 self._sampling("start", event.pid, folder)
             elif event.what in ("writing", "written"):
-                self._sampling("stop")
+                self._sampled.discard(event.folder)
+                if not self._sampled:  # ranks close their windows together
+                    self._sampling("stop")
             elif event.what == "failed":
                 self._outcome.failed = event.text
             elif event.what == "note":
                 self._outcome.notes.append(event.text)
             self._progress(event)
+
+    def _look_around(self) -> None:
+        """Now and then: is there a Python of this run that cannot be reached?"""
+        if time.monotonic() - self._looked > _LOOK_S:
+            self._looked = time.monotonic()
+            for words in find_isolated(self._folder):
+                note = f"not recorded, since -I, -E or -S keeps the recorder out: {words[:200]}"
+                if note not in self._outcome.notes:
+                    self._outcome.notes.append(note)
 
     def _sampling(self, what: str, pid: int = 0, folder: Path | None = None) -> None:
         """Start or stop py-spy beside the program, and tell the program when it is there."""

@@ -92,6 +92,10 @@ class Rivals:
         if self._copy is not None:
             self._copy.unlink(missing_ok=True)
 
+    def forget(self) -> None:
+        """This is a forked child: the copy is its parent's."""
+        self._copy = None
+
     def _is_ours(self, profiler: Any) -> bool:
         return profiler is self._ours()
 

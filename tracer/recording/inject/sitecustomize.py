@@ -99,7 +99,7 @@ def _hand_over():  # type: ignore[no-untyped-def]
     spec.loader.exec_module(module)
 
 
-try:
+try:  # noqa: SIM105 - contextlib takes too long here
     _install()
 except OSError:
     pass
