@@ -5,7 +5,7 @@ import dataclasses
 from tests.conftest import CPU, GPU, US, make_timeline
 from tests.stories import Wait, findings_of
 from tracer.auditor import audit, examine
-from tracer.trace import NONE, Kind, Steps
+from tracer.trace import NONE, Counters, Kind, Steps
 
 OTHER_CPU, OTHER_GPU = (1, 200, 200, NONE, "main"), (1, 200, 7, 0, "stream 7")
 
@@ -62,6 +62,17 @@ def test_a_full_memory_is_an_error():
     )
 
     assert (found["SYNC033"].kind, found["SYNC033"].severity, found["SYNC033"].count) == ("alloc.retry", "error", 1)
+
+
+def test_retries_that_only_the_allocator_counted_are_found_too():
+    trace = make_timeline(*kernel(1, 0, 10, 900), (Kind.MARK, "allocator retries", CPU, 0, 1))
+    name = trace.names.index("allocator retries")
+    columns = {"name": [name] * 3, "track": [NONE] * 3, "device": [0] * 3, "value": [4.0, 4.0, 6.0]}
+    trace = dataclasses.replace(trace, counters=Counters.of(time_ns=[0, 100, 900], **columns))
+
+    (found,) = [f for f in examine(trace).findings if f.rule == "SYNC033"]
+
+    assert (found.count, found.place, found.kind) == (2, None, "alloc.retry")
 
 
 def pinned(times, between):
