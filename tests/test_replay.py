@@ -424,3 +424,26 @@ def test_agrees_with_a_machine_that_is_run_call_by_call(calls):
     step = found.replay.recorded_ns
     assert found.replay.error < 0.001
     assert (step - found.gains[0].likely_ns) / US == pytest.approx(pace, rel=0.02, abs=6)
+
+
+def test_without_steps_the_loop_of_a_repeated_wait_is_the_step(timeline):
+    # Set-up of 5 ms and one early read, then 10 times: 100 us kernel, two reads, 60 us host.
+    def one(t, c):
+        return [
+            (Kind.CALL, "cudaLaunchKernel", CPU, t, t + 5, c + 1),
+            (Kind.KERNEL, "gemm", GPU, t + 10, t + 110, c + 1),
+            (Kind.OP, "aten::item", CPU, t + 6, t + 115),
+            (Kind.CALL, "cudaStreamSynchronize", CPU, t + 6, t + 115, c + 2),
+            (Kind.OP, "aten::item", CPU, t + 116, t + 119),
+            (Kind.CALL, "cudaStreamSynchronize", CPU, t + 116, t + 119, c + 3),
+        ]
+
+    rows = one(0, 0)
+    for n in range(10):
+        rows.extend(one(5_000 + 180 * n, 10 * (n + 1)))
+
+    found = removing(timeline(*rows), ("aten::item", "no_wait"))
+
+    assert found.replay.recorded_ns in (90 * US, 180 * US)  # a read, or a burst of two, is a repetition
+    assert found.gains[0].share == pytest.approx(1 - 101 / 180, abs=0.03)
+    assert any("aten::item came again" in limit for limit in found.limits)

@@ -37,7 +37,8 @@ def find_window(trace: Trace, launches: Launches, stalls: Stalls, steps: Steps) 
 
 def _of_steps(trace: Trace, launches: Launches, steps: Steps) -> Window | None:
     traced = np.flatnonzero(steps.traced)
-    if not len(traced):
+    by_time = trace.meta.get("steps_from") == "time"  # one "step" is then all that was recorded, set-up included
+    if not len(traced) or (by_time and len(traced) == 1):
         return None
     track = int(steps.track[traced[0]])
     mine = traced[steps.track[traced] == track]
@@ -70,7 +71,7 @@ def _of_repeats(trace: Trace, launches: Launches, stalls: Stalls) -> Window | No
         if best is None or high - low > best.high_ns - best.low_ns:
             track = int(stalls.track[mine[0]])
             name = trace.names[int(label[mine[0]])]
-            best = Window(trace.tracks[track].rank, track, low, high, run[1] - run[0], None, name)
+            best = Window(trace.tracks[track].rank, track, low, high, run[2], None, name)
     if best is None:
         return None
     starts = spans.start_ns[launches.call]
@@ -78,18 +79,27 @@ def _of_repeats(trace: Trace, launches: Launches, stalls: Stalls) -> Window | No
     return best if inside else None
 
 
-def _steady_run(ends: Ints) -> tuple[int, int] | None:
-    """First and last of the longest run of moments that follow each other in about equal times."""
-    if len(ends) < _REPEATS:
-        return None
-    times = np.diff(ends)
-    steady = times <= _STEADY * np.median(times)
-    edges = np.flatnonzero(np.diff(np.concatenate(([0], steady.astype(np.int8), [0]))))
-    starts, stops = edges[::2], edges[1::2]
-    longest = int(np.argmax(stops - starts))
-    if stops[longest] - starts[longest] < _REPEATS - 1:
-        return None
-    return int(starts[longest]), int(stops[longest])
+def _steady_run(ends: Ints) -> tuple[int, int, int] | None:
+    """First and last of the longest run of moments that follow in about equal times, and how many times that are.
+
+    Moments may come in bursts, as reads in an inner loop do: then the bursts are what follows each other.
+    """
+    best: tuple[int, int, int] | None = None
+    rows = np.arange(len(ends))
+    while len(rows) >= _REPEATS:
+        times = np.diff(ends[rows])
+        steady = times <= _STEADY * np.median(times)
+        edges = np.flatnonzero(np.diff(np.concatenate(([0], steady.astype(np.int8), [0]))))
+        starts, stops = edges[::2], edges[1::2]
+        longest = int(np.argmax(ends[rows[stops]] - ends[rows[starts]]))
+        low, high = int(rows[starts[longest]]), int(rows[stops[longest]])
+        count = int(stops[longest] - starts[longest])
+        if count >= _REPEATS - 1 and (best is None or ends[high] - ends[low] > ends[best[1]] - ends[best[0]]):
+            best = (low, high, count)
+        if steady.all():
+            break
+        rows = rows[np.append(~steady, True)]  # the last of each burst
+    return best
 
 
 def _whole(trace: Trace, launches: Launches) -> Window:
