@@ -112,6 +112,7 @@ def report(folder: str, *formats: str, budget: Mapping[str, Any] | None = None) 
 
     from tracer.auditor import audit_of, examine
     from tracer.commands._output import write_report
+    from tracer.commands._sources import with_relative_paths
     from tracer.errors import TracerError
     from tracer.exports import perfetto
     from tracer.readers import load
@@ -125,7 +126,7 @@ def report(folder: str, *formats: str, budget: Mapping[str, Any] | None = None) 
         found = audit_of(examination, source=folder, budget=budget or None)
         for name in formats:
             if name == "terminal":
-                terminal.show(found)
+                terminal.show(with_relative_paths(found, None))
             elif name == "perfetto":
                 perfetto.write(trace, found, Path(folder) / "trace.pftrace", examination=examination)
             else:
