@@ -66,7 +66,7 @@ def visible(name, text):
     if name != "html":
         return text
     text = re.sub(r"<style>.*?</style>", "", text, flags=re.S)
-    text = re.sub(r'<text class="tick"[^>]*text-anchor="(middle|start)">.*?</text>', "", text)
+    text = re.sub(r'<text class="tick"[^>]*>.*?</text>', "", text)
     return html.unescape(re.sub(r"<[^>]+>", " ", text))
 
 

@@ -75,21 +75,22 @@ def summarise(audit: Audit) -> Summary:
 def _headline(audit: Audit, summary: Summary, numbers: int) -> str:
     if summary.idle_ns is None or summary.idle_share is None:
         return "No GPU in this trace, so there is no async gap to see."
-    parts = [f"GPU idle {100 * summary.idle_share:.0f} % of the {summary.of}"]
     costly = [f for f in audit.findings if f.idle_ns and not f.harmless and f.kind.startswith(WAITS)]
     lost = sum(f.idle_ns for f in costly) / numbers
     if summary.idle_share < _SMALL:
-        parts[0] = f"GPU busy {100 * (summary.busy_share or 0.0):.0f} % of the {summary.of}"
-        parts.append("waits of the host cost nothing that shows" if audit.findings else "nothing holds the host")
-    elif lost >= _SEEN * summary.wall_ns:
-        parts.append(_waits(costly, f"{show_ns(lost)} of {show_ns(summary.wall_ns)}"))
-    rest = _rest(audit)
+        said = "waits of the host cost nothing that shows" if audit.findings else "nothing holds the host"
+        return f"GPU busy {100 * (summary.busy_share or 0.0):.0f} % of the {summary.of}; {said}."
+    waits = _waits(costly, f"{show_ns(lost)} of {show_ns(summary.wall_ns)}") if lost >= _SEEN * summary.wall_ns else ""
+    rest = {cause: ns / numbers for cause, ns in _rest(audit).items()}
     top = max(rest, key=lambda cause: rest[cause], default="")
-    if top and summary.idle_share >= _SMALL and rest[top] / numbers >= _SMALL * summary.wall_ns:
-        lead = "mostly" if rest[top] / numbers > summary.idle_ns / 2 else "the largest part is"
-        lead = "the largest part of the rest is" if len(parts) > 1 else lead
-        parts.append(f"{lead} {cause_words(top)} ({show_ns(rest[top] / numbers)})")
-    return "; ".join(parts) + "."
+    other = ""
+    if top and rest[top] >= _SMALL * summary.wall_ns:
+        share = "mostly" if rest[top] > summary.idle_ns / 2 else "the largest part is"
+        share = "the largest part of the rest is" if waits and lost >= rest[top] else share
+        other = f"{share} {cause_words(top)} ({show_ns(rest[top])})"
+    dearest_first = [waits, other] if not other or lost >= rest[top] else [other, waits]
+    idle = f"GPU idle {100 * summary.idle_share:.0f} % of the {summary.of}"
+    return "; ".join(part for part in (idle, *dearest_first) if part) + "."
 
 
 def _rest(audit: Audit) -> dict[str, int]:

@@ -29,7 +29,7 @@ def timeline(picture: Picture, known: Iterable[str] = ()) -> Markup:
     top = 8.0
     if lead is not None and lead.time_ns:
         parts += [_label(top + 40, "host lead"), _area(lead, picture.start_ns, span, top, 70.0)]
-        parts.append(_text(_LEFT - 8, top + 56, f"up to {show_ns(max(lead.value))}", "tick", "end"))
+        parts.append(_text(_LEFT - 8, top + 56, f"up to {show_ns(max(lead.value))}", "note", "end"))
         top += 84
     parts.append(_label(top + 19, "GPU busy"))
     parts.append(_rect(_LEFT, top, _x(span, span) - _LEFT, _ROW, "lane"))
@@ -117,7 +117,8 @@ def _axis(span: int, top: float) -> Markup:
     parts = [_rect(_LEFT, top, _WIDTH - _LEFT - _RIGHT, 1, "axis")]
     for ns in range(0, span + 1, step):
         parts.append(_rect(_x(ns, span), top, 1, 5, "axis"))
-        parts.append(_text(_x(ns, span), top + 18, show_ns(ns) if ns else "0", "tick", "middle" if ns else "start"))
+        anchor = "start" if not ns else "end" if ns > 0.96 * span else "middle"
+        parts.append(_text(_x(ns, span), top + 18, show_ns(ns) if ns else "0", "tick", anchor))
     return _joined(parts)
 
 
