@@ -16,9 +16,9 @@ import numpy as np
 
 from tracer.building import TraceBuilder
 from tracer.readers import _events
-from tracer.readers._details import DetailColumns, NameIds
+from tracer.readers._details import DetailColumns
 from tracer.readers._events import decode_args, integer, ns_of
-from tracer.readers._growing import GrowingColumns
+from tracer.readers._growing import GrowingColumns, Ids32
 from tracer.trace import NONE, Counters, Ints, Kind, Loss
 
 KINDS = {
@@ -60,6 +60,7 @@ WORK = (Kind.KERNEL, Kind.COPY, Kind.FILL)
 ON_DEVICE = (*WORK, Kind.GPU_MARK, Kind.GPU_OTHER)
 SPANS_AND_FLOWS = frozenset({"X", "s", "t", "f"})  # flows say the same as correlation ids
 MOST_NS = 2**61  # of a stamp or duration, so that their sums fit
+_phase_of = attrgetter("ph")
 _thread_of = attrgetter("pid", "tid")
 
 
@@ -71,12 +72,12 @@ class EventColumns:
         self.rows = 0
         self.losses: Counter[str] = Counter()
         self.window: list[int] = []  # stamps of the profiler's own span and end mark
-        self.places = _Numbers()  # (process, thread) as they stand in the file, or ("device", process, device, stream)
+        self.places = Ids32()  # (process, thread) as they stand in the file, or ("device", process, device, stream)
         self.thread_names: dict[tuple[int, int], str] = {}
         self.process_names: dict[Any, str] = {}
         self.process_labels: dict[Any, str] = {}
-        self._kinds = _KindOf()
-        self._names = NameIds(builder)
+        self._kinds = Ids32(_kind_of)
+        self._names = Ids32(lambda name: builder.name("" if name is None else str(name)))
         self._details = DetailColumns(builder, self._names)
         self._spans = GrowingColumns(
             start_ns=np.int64,
@@ -93,7 +94,8 @@ class EventColumns:
     def add(self, events: list[Any]) -> bool:
         """Take events in. False, and nothing is taken: doubles do not hold their stamps, so decode those as text."""
         spans = [event for event in events if event.ph == "X"]
-        others = [event for event in events if event.ph not in SPANS_AND_FLOWS]
+        rest = set(map(_phase_of, events)) - SPANS_AND_FLOWS
+        others = [event for event in events if event.ph in rest] if rest else []
         ts_ns, dur_ns = ns_of([event.ts for event in spans]), ns_of([event.dur for event in spans])
         others_ns = ns_of([event.ts for event in others])
         if ts_ns is None or dur_ns is None or others_ns is None:
@@ -130,7 +132,7 @@ class EventColumns:
 
     def _add_usable(self, events: list[Any], ts_ns: Ints, dur_ns: Ints) -> None:
         """Take in what has a time; the profiler's own span is the window, not a row."""
-        kind = np.fromiter(map(self._kinds.__getitem__, [event.cat for event in events]), np.int8, len(events))
+        kind = self._kinds.ids([event.cat for event in events]).astype(np.int8)
         work = np.isin(kind, WORK)
         keep = (ts_ns > -MOST_NS) & (ts_ns < MOST_NS) & (dur_ns >= 0) & (dur_ns < MOST_NS)
         # Some CUPTI versions give zero stamps: that is no time.
@@ -150,7 +152,7 @@ class EventColumns:
 
     def _add_spans(self, events: list[Any], kind: Any, ts_ns: Ints, dur_ns: Ints) -> None:
         size = len(events)
-        place = np.fromiter(map(self.places.__getitem__, map(_thread_of, events)), np.int32, size)
+        place = self.places.ids(list(map(_thread_of, events)))
         corr, nesting = np.full(size, NONE, np.int64), np.zeros(size, np.int64)
         coarse = not (ts_ns % 1000).any()  # whole microseconds: spans often start and end together
         for one in np.flatnonzero(np.bincount(kind[kind >= 0], minlength=1)).tolist():
@@ -172,14 +174,14 @@ class EventColumns:
                 corr[rows] = _events.integers([a.correlation for a in args])
                 if one != Kind.KERNEL:
                     self._sized.append(row=spans, nbytes=_events.integers([a.bytes for a in args]))
-                place[rows] = [self.places[_stream_of(event, a)] for event, a in zip(picked, args, strict=True)]
+                place[rows] = self.places.ids(list(map(_stream_of, picked, args)))
             elif one in _NESTED:
                 ids = decode_args(raws, _events.NestingArgs)
                 nesting[rows] = _events.integers([a.python or a.external for a in ids])
             else:
                 places = decode_args(raws, _events.PlaceArgs)
-                place[rows] = [self.places[_stream_of(event, a)] for event, a in zip(picked, places, strict=True)]
-        names = np.fromiter(map(self._names.__getitem__, [event.name for event in events]), np.int32, size)
+                place[rows] = self.places.ids(list(map(_stream_of, picked, places)))
+        names = self._names.ids([event.name for event in events])
         self._spans.append(
             start_ns=ts_ns,
             dur_ns=dur_ns,
@@ -228,7 +230,7 @@ class EventColumns:
             return
         for key, value in values.items():
             if isinstance(value, int | float):
-                self._counters.append((ns, self._names[f"{event.name} {key}"], NONE, float(value)))
+                self._counters.append((ns, self._names.id(f"{event.name} {key}"), NONE, float(value)))
 
     def _add_memory(self, event: Any, ns: int) -> None:
         (args,) = decode_args([event.args], _events.MemoryArgs)
@@ -236,7 +238,7 @@ class EventColumns:
         device = min(max(integer(args.device_id), NONE), 2**31 - 1) if on_gpu else NONE
         for what, value in (("allocated", args.allocated), ("reserved", args.reserved)):
             if value is not None:
-                name = self._names[f"memory {what} ({'GPU' if on_gpu else 'CPU'})"]
+                name = self._names.id(f"memory {what} ({'GPU' if on_gpu else 'CPU'})")
                 self._counters.append((ns, name, device, float(integer(value))))
 
 
@@ -244,21 +246,10 @@ _NESTED = (Kind.MARK, Kind.PYTHON)
 _HAVE_DETAILS = (Kind.OP, Kind.CALL, Kind.WAIT, *ON_DEVICE)
 
 
-class _KindOf(dict[Any, int]):
-    """From a category, as exporters of any age write it, to a kind."""
-
-    def __missing__(self, category: Any) -> int:
-        word = "" if category is None else str(category).lower().replace(" ", "_")
-        found = self[category] = WINDOW if word == "trace" else int(KINDS.get(word, UNKNOWN))
-        return found
-
-
-class _Numbers(dict[Any, int]):
-    """Numbers things in the order they come."""
-
-    def __missing__(self, key: Any) -> int:
-        found = self[key] = len(self)
-        return found
+def _kind_of(category: Any) -> int:
+    """The kind of a category, as exporters of any age write it."""
+    word = "" if category is None else str(category).lower().replace(" ", "_")
+    return WINDOW if word == "trace" else int(KINDS.get(word, UNKNOWN))
 
 
 def _stream_of(event: Any, args: Any) -> tuple[Any, ...]:

@@ -10,7 +10,7 @@ import numpy as np
 from tracer.building import TraceBuilder
 from tracer.readers import _events
 from tracer.readers._events import NOTHING, Raw, decode_args, integer, integers
-from tracer.readers._growing import GrowingColumns
+from tracer.readers._growing import GrowingColumns, Ids32
 from tracer.trace import NONE, Collectives, Ids, Ints, OpDetails, Table, WaitDetails, WorkDetails
 
 _TABLES: dict[str, tuple[type[Table], dict[str, Any]]] = {
@@ -31,25 +31,13 @@ _TABLES: dict[str, tuple[type[Table], dict[str, Any]]] = {
 _DTYPE_BYTES = {"double": 8, "float": 4, "int": 4, "long": 8, "half": 2, "bfloat16": 2, "bool": 1, "byte": 1, "char": 1}
 
 
-class NameIds(dict[Any, int]):
-    """From a name to its id; asks the builder the first time."""
-
-    def __init__(self, builder: TraceBuilder) -> None:
-        super().__init__()
-        self._builder = builder
-
-    def __missing__(self, name: Any) -> int:
-        found = self[name] = self._builder.name("" if name is None else str(name))
-        return found
-
-
 class DetailColumns:
     """Collects the tables of one file."""
 
-    def __init__(self, builder: TraceBuilder, names: NameIds) -> None:
+    def __init__(self, builder: TraceBuilder, names: Ids32) -> None:
         self._builder = builder
         self._names = names
-        self._texts = _TextIds(builder)
+        self._texts = Ids32(lambda text: _short_id(builder, text))
         self._tables = {attribute: GrowingColumns(**types) for attribute, (_, types) in _TABLES.items()}
 
     def give(self, first: int) -> None:
@@ -106,8 +94,8 @@ class DetailColumns:
     def _add_collectives(self, spans: Ids, args: list[_events.WorkArgs]) -> None:
         columns = {
             "span": spans,
-            "name": np.array([self._names[a.collective] for a in args], np.int32),
-            "group": np.array([self._names["" if a.group is None else str(a.group)] for a in args], np.int32),
+            "name": self._names.ids([a.collective for a in args]),
+            "group": self._names.ids(["" if a.group is None else str(a.group) for a in args]),
             "sequence": integers([a.seq for a in args]),
             "nbytes": np.array([_message_bytes(a) for a in args], np.int64),
         }
@@ -118,26 +106,21 @@ class DetailColumns:
         ids = np.full(len(raws), NONE, np.int32)
         said = [at for at, raw in enumerate(raws) if raw is not NOTHING]
         if said:
-            ids[said] = [self._texts[bytes(raws[at])] for at in said]
+            ids[said] = self._texts.ids([bytes(raws[at]) for at in said])
         return ids
 
 
-class _TextIds(dict[bytes, int]):
-    """From a JSON value's text to the id of a short form: `132x1x1` for three sizes, `[[32, 128], []]` for the rest."""
-
-    def __init__(self, builder: TraceBuilder) -> None:
-        super().__init__({b"": NONE, b"null": NONE})
-        self._builder = builder
-
-    def __missing__(self, text: bytes) -> int:
-        try:
-            value = json.loads(text)
-        except (ValueError, RecursionError):
-            value = text.decode("utf-8", "replace")
-        sizes = isinstance(value, list) and len(value) == 3 and all(isinstance(size, int) for size in value)
-        short = "x".join(map(str, value)) if sizes else value if isinstance(value, str) else json.dumps(value)
-        found = self[text] = self._builder.name(short)
-        return found
+def _short_id(builder: TraceBuilder, text: bytes) -> int:
+    """The id of a JSON value's short form: `132x1x1` for three sizes, `[[32, 128], []]` for the rest."""
+    if text in (b"", b"null"):
+        return NONE
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        value = text.decode("utf-8", "replace")
+    sizes = isinstance(value, list) and len(value) == 3 and all(isinstance(size, int) for size in value)
+    short = "x".join(map(str, value)) if sizes else value if isinstance(value, str) else json.dumps(value)
+    return builder.name(short)
 
 
 def _small(column: Ints) -> Ids:

@@ -102,14 +102,14 @@ class Framer:
             if cut is None and not last:
                 last = not self._more()
                 continue
-            text = self._buffer if cut is None else self._buffer[: cut.start() + 1]
             if cut is not None:
                 try:
-                    yield self._decode(b"[" + text + b"]")
+                    yield self._decode(b"".join((b"[", memoryview(self._buffer)[: cut.start() + 1], b"]")))
                     self._take(cut.end())
                     continue
                 except (msgspec.DecodeError, RecursionError):
                     pass
+            text = self._buffer if cut is None else self._buffer[: cut.start() + 1]
             saved = salvage(text, self._offset, self._damage, last=last)
             yield self._decode(saved.text)
             if saved.end is not None:

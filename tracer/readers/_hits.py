@@ -16,7 +16,7 @@ import numpy as np
 from tracer.building import TraceBuilder
 from tracer.trace import NONE, Ids, Ints, Kind, Ledger, Loss
 
-_LATE_NS = 20_000_000  # a report comes when the operator returns, not when its call does
+_LATE_NS = 200_000_000  # a report comes when the operator returns, not when its call does
 _HOST_SKEW_NS = 10_000
 
 
