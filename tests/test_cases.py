@@ -1,5 +1,7 @@
 """The handed cases: on the recordings of an H200 every expectation is met, and no clean line is blamed."""
 
+from pathlib import Path
+
 import pytest
 
 from tests import case_table
@@ -27,6 +29,16 @@ def test_what_a_recording_cannot_show_is_found_without_its_line(rows):
 
     assert len(unseen) <= 12
     assert [row for row in unseen if "class only" not in row.verdict] == []
+
+
+def test_recordings_of_our_own_show_the_lines_that_raw_traces_cannot():
+    live = Path(__file__).parent / "data" / "live"
+
+    rows = {(row.case, row.line): row for row in case_table.table(CASES, live, ("LB03", "CG01"))}
+
+    assert {row.verdict for row in rows.values()} == {"ok"}
+    assert "IDLE002 input.bound op=next count=10" in rows["LB03", 20].found
+    assert "SYNC040 capture.sync op=bool count=1" in rows["CG01", 25].found
 
 
 @pytest.mark.parametrize("name", case_table.IMPORTED)

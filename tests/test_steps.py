@@ -49,3 +49,10 @@ def test_without_any_sign_of_steps_there_are_none(timeline):
 
     assert len(find_steps(trace)) == 0
     assert source_of(trace) == ""
+
+
+def test_a_window_of_seconds_has_no_steps_though_our_profiler_marks_one(timeline):
+    trace = dataclasses.replace(timeline((Kind.MARK, "ProfilerStep#0", CPU, 0, 100)), meta={"steps_from": "time"})
+
+    assert len(find_steps(trace)) == 0
+    assert source_of(trace) == "time"

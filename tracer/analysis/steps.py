@@ -12,12 +12,13 @@ import numpy as np
 
 from tracer.trace import Ints, Kind, Steps, Trace
 
+_BY_TIME = "time"  # a window of seconds: the one annotation in it is our own profiler's, and no step of the program
 _PROFILER_STEP = re.compile(r"ProfilerStep#?\s*(\d+)$")
 
 
 def find_steps(trace: Trace) -> Steps:
     """The steps of a trace, sorted by start; empty if nothing tells them."""
-    if len(trace.steps):
+    if len(trace.steps) or trace.meta.get("steps_from") == _BY_TIME:
         return trace.steps.take(np.argsort(trace.steps.start_ns, kind="stable"))
     numbers = np.full(len(trace.names), -1, np.int64)
     for i, name in enumerate(trace.names):
@@ -39,7 +40,7 @@ def find_steps(trace: Trace) -> Steps:
 
 def source_of(trace: Trace) -> str:
     """Where find_steps has the steps from, in words for a report."""
-    if len(trace.steps):
+    if len(trace.steps) or trace.meta.get("steps_from") == _BY_TIME:
         return trace.meta.get("steps_from", "recording")
     if any(_PROFILER_STEP.match(name) for name in trace.names):
         return "annotations"

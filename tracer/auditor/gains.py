@@ -76,6 +76,9 @@ def find_verdicts(found: Examination, prediction: Prediction) -> tuple[Verdict, 
     verdicts = list(prediction.verdicts)
     waited = int(found.idle.dur_ns[found.idle.cause == CAUSES.index("input.bound")].sum())
     share = waited / max(found.evidence.span_ns, 1)
+    launching = int(found.idle.dur_ns[found.idle.cause == CAUSES.index("launch.bound")].sum())
+    if waited > launching:  # the host is slow, but not at launching
+        verdicts = [verdict for verdict in verdicts if verdict.id != "launch_bound"]
     if share > 0.1:
         text = f"the GPU waits for input {show_ns(waited)}, {100 * share:.0f} % of the time"
         verdicts.append(Verdict("input_bound", text, share, "traced"))
