@@ -22,7 +22,6 @@ _AGREE = 0.6  # part of the beacons that must agree
 _ALLOWED = 0.05  # part of the functions' samples that may contradict
 _MOST_COVERED = 0.9  # of the trace, by a function that can tell something
 _NEARLY = 0.97  # of the best answer: as good
-_NEARLY_BEACONS = 0.99
 _PYTHON_NAME = re.compile(r"^(?P<file>.+?)\(\d+\): (?P<function>.+)$", re.DOTALL)
 _MOST_STEPS = 4_000_000
 
@@ -57,20 +56,26 @@ class Sampled(Protocol):
 def by_beacons(taken: Sequence[Sampled], beacons: Sequence[tuple[str, int, int]]) -> Zero:
     """From functions of known names that noted when they came and went."""
     times = {name: (entry, end) for name, entry, end in beacons}
-    low, high = [], []
+    first: dict[str, int] = {}
     for sample in taken:
         for name, _, _ in sample.stack:
             if name in times:
-                entry, end = times[name]
-                low.append(entry - sample.time_ns)
-                high.append(end - sample.time_ns)
+                # Only where it shows first: py-spy leaves the last stack of a thread that has ended open.
+                first.setdefault(name, sample.time_ns)
+    low = [times[name][0] - seen for name, seen in first.items()]
+    high = [times[name][1] - seen for name, seen in first.items()]
     if len(low) < _FEWEST:
         return Zero(why=f"the samples show {len(low)} of {len(beacons)} clock beacons, too few to know their zero")
-    edges, depth = _depth(np.array(low, np.int64), np.array(high, np.int64), np.ones(len(low), np.int64))
-    best = int(depth.max())
-    if best < _AGREE * len(low):
-        return Zero(why=f"the clock beacons contradict each other: at best {best} of {len(low)} agree on a zero")
-    start, end = _around(edges, depth, best, _NEARLY_BEACONS)
+    # A stamp comes late, never early: the greatest entry bound holds, and the next end bound above it is the other
+    # side. Should a garbled sample have made it too great, most of the others would lie below it.
+    ends = np.sort(np.array(high, np.int64))
+    for start in sorted(low, reverse=True)[: 1 + int(_ALLOWED * len(low))]:
+        agreeing = ends[np.searchsorted(ends, start) :]
+        if len(agreeing) >= _AGREE * len(ends):
+            end = int(agreeing[0])
+            break
+    else:
+        return Zero(why="the clock beacons contradict each other: no zero suits most of them")
     return Zero((start + end) // 2, (end - start + 1) // 2)
 
 
@@ -117,12 +122,12 @@ def _depth(low: Ints, high: Ints, value: Ints) -> tuple[Ints, Ints]:
     return edges[last], depth[last]
 
 
-def _around(edges: Ints, depth: Ints, best: int, nearly: float = _NEARLY) -> tuple[int, int]:
+def _around(edges: Ints, depth: Ints, best: int) -> tuple[int, int]:
     """The stretch of nearly the best agreement around the first best one."""
     first = last = int(np.argmax(depth))
-    while first > 0 and depth[first - 1] >= nearly * best:
+    while first > 0 and depth[first - 1] >= _NEARLY * best:
         first -= 1
-    while last + 1 < len(depth) - 1 and depth[last + 1] >= nearly * best:
+    while last + 1 < len(depth) - 1 and depth[last + 1] >= _NEARLY * best:
         last += 1
     return int(edges[first]), int(edges[min(last + 1, len(edges) - 1)])
 

@@ -101,9 +101,10 @@ def _corrected(taken: list[Taken], offset_ns: int, beacons: list[tuple[str, int,
     """The samples without the beacons, in unix time; a late stamp is moved into the beacon that the sample shows."""
     times = {name: (entry, end) for name, entry, end in beacons}
     shown: dict[int, tuple[int, int]] = {}
+    last = max((end for _, end in times.values()), default=0)
     for sample in taken:
         for name, _, _ in sample.stack:
-            if name in times:
+            if name in times and times[name][1] < last:
                 shown[sample.time_ns] = times[name]
     for sample in taken:
         # A bare thread of the recorder itself: its outermost frame is one of ours.
