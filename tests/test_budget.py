@@ -1,6 +1,9 @@
+import itertools
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
+import yaml
 
 from tests.audits import FINDINGS, MS, TRAIN, finding, make_audit, place
 from tests.renew_golden import TRACE
@@ -258,3 +261,13 @@ def test_a_wrong_budget_in_a_config_is_an_error_before_anything_runs(tmp_path, c
     said = capsys.readouterr()
     assert "did you mean gpu_idle" in said.err
     assert "ran" not in said.out
+
+
+def test_the_budget_that_the_reference_config_shows_is_understood():
+    lines = (Path(__file__).parents[1] / "configs" / "reference.yaml").read_text().splitlines()
+    begin = next(number for number, line in enumerate(lines) if line.startswith("budget:")) + 1
+    shown = [line.removeprefix("#") for line in itertools.takewhile(lambda line: line.startswith("#  "), lines[begin:])]
+
+    limits = parse_budget(yaml.safe_load("\n".join(shown)))
+
+    assert {limit.name for limit in limits} >= {"gpu_idle", "gpu_busy", "SYNC001", "train.py", "train.py:31"}
