@@ -208,6 +208,19 @@ def test_a_backward_that_began_later_is_not_the_one():
     assert places.of_span(sync) is None
 
 
+def test_work_of_the_autograd_thread_belongs_to_the_line_that_sits_in_backward():
+    malloc = (*BACKWARD, (Kind.CALL, "cudaMalloc", CPU2, 110, 150))
+    alone = Story((Kind.OP, "aten::sum", CPU, 0, 10), *malloc).ran(15, 300, ("/my/train.py", 40, "step"))
+    busy = Story((Kind.OP, "aten::sum", CPU, 120, 130), *malloc).ran(15, 300, ("/my/train.py", 40, "step"))
+    third = (0, 100, 102, NONE, "third")
+    two = Story((Kind.OP, "aten::sum", CPU, 0, 10), *malloc).ran(15, 300, ("/my/train.py", 40, "step"))
+    two.ran(15, 300, ("/my/other.py", 1, "waits"), track=third)
+
+    for story, expected in ((alone, ("/my/train.py", 40, "lines")), (busy, None), (two, None)):
+        places, malloc_row = story.of("cudaMalloc")
+        assert where(places.of_span(malloc_row)) == expected
+
+
 def test_columns_come_from_the_text_if_only_one_call_fits():
     text = "def step(loss, x):\n    total = loss.item() + len(x)\n    both = x.item() + loss.item()\n"
     one = Story(*ITEM, sources={"/my/train.py": text}).synced(102, ("/my/train.py", 2, "step"))

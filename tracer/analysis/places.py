@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from tracer.analysis.backward_lines import calling_frames
 from tracer.analysis.ledger_match import find_reaches, match
 from tracer.analysis.lookup import Lookup
 from tracer.analysis.python_frames import PythonFrames, outermost_operators, written_as
@@ -66,6 +67,9 @@ class Places:
                 answer[place == number] = self._id(("ledger", one, line, written))
             elif line != NONE:
                 answer[place == number] = self._id(("lines", line, NONE, written))
+        missing = np.flatnonzero(answer == NONE)
+        for at, frame in zip(missing.tolist(), calling_frames(self._trace, self._lines, rows[missing]), strict=True):
+            answer[at] = NONE if frame == NONE else self._id(("lines", int(frame), NONE, frozenset({"backward"})))
         if len(self._samples) or self._functions.any:
             for at in np.flatnonzero(answer == NONE).tolist():
                 written = written_as(self._trace, int(called[at]))
