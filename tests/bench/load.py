@@ -43,7 +43,7 @@ def measure_floor(path: Path) -> dict[str, Any]:
     gc.disable()
     start = time.perf_counter()
     decoder = EventDecoder()
-    events = sum(len(batch) for batch in Framer(path, Source(path).blocks(), decoder.decode, Damage()).batches())
+    events = sum(len(batch) for batch in Framer(str(path), Source(path).blocks(), decoder.decode, Damage()).batches())
     return {"seconds": time.perf_counter() - start, "events": events}
 
 

@@ -32,8 +32,9 @@ class Source:
     """A file to be read once, from start to end; `-` is standard input."""
 
     def __init__(self, path: Path, progress: Progress | None = None) -> None:
-        self.path = path
+        self.label = "standard input" if str(path) == "-" else str(path)
         self.read = 0  # bytes taken from the file
+        self.given = 0  # bytes given out, unpacked
         self.events = 0  # counted by whoever decodes them, shown as progress
         self.cut_short = ""  # why the packed stream ended early
         self._progress = progress
@@ -61,6 +62,7 @@ class Source:
                 if first and block:
                     block = block.removeprefix(BOM)
                     first = False
+                self.given += len(block)
                 yield block
 
     def _packed(self) -> Iterator[bytes]:
@@ -109,7 +111,7 @@ class Source:
             import zstandard
         except ImportError:
             raise TraceError(
-                f"{self.path} is compressed with zstd", fix="pip install zstandard, or unpack it first"
+                f"{self.label} is compressed with zstd", fix="pip install zstandard, or unpack it first"
             ) from None
         inflater = zstandard.ZstdDecompressor().decompressobj(read_across_frames=True)
         for block in packed:
@@ -129,7 +131,7 @@ class Source:
             limit = fixed or max(LEAST_LIMIT, MOST_RATIO * self.read)
             if size > limit:
                 raise TraceError(
-                    f"{self.path} unpacks to more than {show_bytes(limit)}",
+                    f"{self.label} unpacks to more than {show_bytes(limit)}",
                     why=f"{show_bytes(self.read)} read so far; a file that unpacks to so much may be made to harm",
                     fix=f"if you trust it, set a higher limit: {VARIABLE}=20GB",
                 )

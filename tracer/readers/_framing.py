@@ -11,13 +11,12 @@ from __future__ import annotations
 import re
 from collections import deque
 from collections.abc import Callable, Generator, Iterator
-from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from tracer.errors import TraceError
-from tracer.readers._salvage import Damage, salvage
+from tracer.readers._salvage import CUT, Damage, salvage
 from tracer.units import show_bytes
 
 MOST_EVENT = 64 << 20  # bytes of one event, and of what stands before the events
@@ -37,8 +36,8 @@ Decode = Callable[[bytes], Any]  # a JSON list of events; raises msgspec.DecodeE
 class Framer:
     """One file: hands out what `decode` makes of the events; then `keys` holds what else the file says."""
 
-    def __init__(self, path: Path, blocks: Iterator[bytes], decode: Decode, damage: Damage) -> None:
-        self.path = path
+    def __init__(self, label: str, blocks: Iterator[bytes], decode: Decode, damage: Damage) -> None:
+        self.label = label  # of the file, for errors
         self.keys: dict[str, Any] = {}
         self._blocks = blocks
         self._decode = decode
@@ -51,7 +50,8 @@ class Framer:
         self._find_list()
         end = yield from self._cut_list()
         if end is None:
-            self._damage.add(NOT_CLOSED, self._offset)
+            if CUT not in self._damage.found:
+                self._damage.add(NOT_CLOSED, self._offset)
         else:
             self._take(end + 1)
             self._read_tail()
@@ -63,7 +63,7 @@ class Framer:
     def _more(self) -> bool:
         if len(self._buffer) > MOST_EVENT:
             raise TraceError(
-                f"{self.path} has something larger than {show_bytes(MOST_EVENT)} that is no list of events",
+                f"{self.label} has something larger than {show_bytes(MOST_EVENT)} that is no list of events",
                 why=f"at byte {self._offset}",
             )
         block = next(self._blocks, None)
@@ -89,7 +89,7 @@ class Framer:
             searched = len(self._buffer)
         damaged = _LIST.search(self._buffer)
         if not damaged:
-            raise TraceError(f"{self.path} is not a trace", why=_why_not(self._buffer), fix=WHAT_IS)
+            raise TraceError(f"{self.label} is not a trace", why=_why_not(self._buffer), fix=WHAT_IS)
         self._damage.add(NO_HEAD, self._offset)
         self.keys |= _known_keys(self._buffer[: damaged.start()])
         return self._take(damaged.end())

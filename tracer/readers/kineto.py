@@ -22,7 +22,7 @@ from tracer.readers._framing import WHAT_IS, Framer
 from tracer.readers._hits import add_hits
 from tracer.readers._salvage import CLEANED, MENDED, Damage
 from tracer.readers._tracks import TrackFinder
-from tracer.trace import NONE, Ids, Loss, Trace
+from tracer.trace import Ids, Loss, Trace
 
 
 def accepts(path: Path, head: bytes) -> bool:
@@ -90,7 +90,7 @@ def read(
             columns.add(events)
         return events
 
-    framer = Framer(path, source.blocks(), take, damage)
+    framer = Framer(source.label, source.blocks(), take, damage)
     collecting = gc.isenabled()
     gc.disable()  # millions of small objects that refer to nothing: the collector only costs time
     try:
@@ -100,7 +100,7 @@ def read(
         if collecting:
             gc.enable()
     if not columns.rows and (decoder.strange or columns.losses):
-        raise TraceError(f"{path} is not a trace", why="what it lists is no event of a trace", fix=WHAT_IS)
+        raise TraceError(f"{source.label} is not a trace", why="what it lists is no event of a trace", fix=WHAT_IS)
     if rank is None:
         rank = _rank(framer.keys, path, otherwise)
     if taken and rank in taken:
@@ -145,7 +145,7 @@ def _give_losses(
 ) -> None:
     """Say what was lost, and whether that makes the trace incomplete."""
     if source.cut_short:
-        damage.add(source.cut_short, NONE)
+        damage.add(source.cut_short, source.given)
     if decoder.strange:
         columns.losses["things in the list that are no events"] += decoder.strange
     columns.give_losses()
