@@ -64,6 +64,27 @@ def test_a_full_memory_is_an_error():
     assert (found["SYNC033"].kind, found["SYNC033"].severity, found["SYNC033"].count) == ("alloc.retry", "error", 1)
 
 
+def test_a_library_that_sets_itself_up_is_no_retry():
+    found = found_in(
+        *kernel(1, 0, 10, 900),
+        (Kind.OP, "aten::mm", CPU, 20, 9_000),
+        (Kind.CALL, "cudaMalloc", CPU, 25, 60, 11),
+        (Kind.CALL, "cudaFree", CPU, 1_500, 1_530, 13),
+        (Kind.CALL, "cudaMalloc", CPU, 6_000, 6_100, 14),
+        *kernel(2, 8_000, 8_010, 8_100),
+    )
+
+    assert "SYNC033" not in found
+
+
+def test_a_loaders_thread_in_the_background_is_no_finding():
+    loader = (0, 100, 300, NONE, "Thread-1 (_pin_memory_loop)")
+    rows = list(pinned(5, between=True))
+    rows = [(k, n, loader if n in ("aten::pin_memory", "cudaHostAlloc") else t, *rest) for k, n, t, *rest in rows]
+
+    assert "SYNC034" not in found_in(*rows)
+
+
 def test_retries_that_only_the_allocator_counted_are_found_too():
     trace = make_timeline(*kernel(1, 0, 10, 900), (Kind.MARK, "allocator retries", CPU, 0, 1))
     name = trace.names.index("allocator retries")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,7 +11,10 @@ from tracer.analysis.calls import Does, captured
 from tracer.analysis.places import Places
 from tracer.analysis.stalls import Stalls
 from tracer.results import Place
+from tracer.rules._memory import retrying, taken_anew
 from tracer.trace import NONE, Bools, Ids, Ints, Kind, Trace
+
+_BACKGROUND = re.compile(r"pin_memory_loop|^pt_(nccl|data_pin|tcpstore)|^cuda-EvtHandlr|QueueFeederThread")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -38,7 +42,7 @@ class Wait:
     fresh: int  # rows that gave memory back or took it anew, after it had been freed
     calls: int  # outermost calls that these rows belong to
     captured: bool  # while a CUDA graph was being captured
-    mates: frozenset[Does]  # what the calls of the same outermost call do
+    retried: bool  # memory was freed in the midst of taking it
     after_graph: bool  # the last launch of its thread was a graph
 
     @property
@@ -104,7 +108,8 @@ def find_waits(
     """All stalls by shape and place: those of which one counts, and those that lie in the set-up alone.
 
     What also happens inside the steps is no set-up: the first step may begin before
-    the first boundary that is known.
+    the first boundary that is known. Threads that poll and copy in the background (the
+    DataLoader's, NCCL's) are left out with the set-up: the program does not wait for them.
     """
     rows = np.arange(len(stalls))
     if not len(rows):
@@ -117,10 +122,8 @@ def find_waits(
     place_of = places.frames_of(calls)
     before = _before(trace, stalls.op[rows])
     in_capture = captured(trace)[calls]
-    together = np.zeros(int(stalls.group.max()) + 1, np.int64)
-    np.bitwise_or.at(together, stalls.group, 1 << stalls.does.astype(np.int64))
-    mates = together[stalls.group[rows]]
     after_graph = _after_graph(trace, calls, stalls.track[rows])
+    retried = np.isin(stalls.group[rows], retrying(stalls))
     shape = np.stack(
         [
             _chains(trace, calls),
@@ -134,20 +137,21 @@ def find_waits(
             spans.name[calls],
             before,
             in_capture,
-            mates,
             after_graph,
+            retried,
         ],
         axis=1,
     ).astype(np.int64)
     _, group = np.unique(shape, axis=0, return_inverse=True)
     order = np.argsort(group.ravel(), kind="stable")
     parts = np.split(order, np.flatnonzero(np.diff(group.ravel()[order])) + 1)
-    anew = _taken_anew(stalls)
+    anew = taken_anew(stalls)
     launched = np.sort(spans.start_ns[np.flatnonzero(_launching(trace))])
     found: list[Wait] = []
     inside: list[bool] = []
     for part in parts:
-        inside.append(bool(counted[rows[part]].any()))
+        thread = trace.tracks[stalls.track[rows[part[0]]]].name
+        inside.append(bool(counted[rows[part]].any()) and not _BACKGROUND.search(thread))
         mine = rows[part]
         one = int(part[0])
         row = int(calls[one])
@@ -176,8 +180,8 @@ def find_waits(
                 fresh=int(anew[mine].sum()),
                 calls=len(np.unique(stalls.group[mine])),
                 captured=bool(in_capture[one]),
+                retried=bool(retried[one]),
                 after_graph=bool(after_graph[one]),
-                mates=frozenset(does for does in Does if int(mates[one]) >> does & 1),
             )
         )
     # The same line with another operator before it (as in the first step) is the same line.
@@ -254,22 +258,4 @@ def _after_graph(trace: Trace, calls: Ids, track: Ids) -> Bools:
     row = keys[np.maximum(at, 0)] % size
     graphs = np.array(["GraphLaunch" in name for name in trace.names])
     found: Bools = (at >= 0) & (spans.track[row] == track) & graphs[spans.name[row]]
-    return found
-
-
-def _taken_anew(stalls: Stalls) -> Bools:
-    """Allocations that take what was freed before, and the frees: growing once is no churn."""
-    found = np.zeros(len(stalls), np.bool_)
-    for take, give in ((Does.MALLOC, Does.FREE), (Does.PIN, Does.UNPIN)):
-        rows = np.flatnonzero(np.isin(stalls.does, (take, give)))
-        live = credit = 0
-        for row in rows.tolist():
-            if stalls.does[row] == take:
-                found[row] = credit > 0
-                credit = max(credit - 1, 0)
-                live += 1
-            elif live > 0:
-                found[row] = True
-                live -= 1
-                credit += 1
     return found

@@ -15,7 +15,6 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from tracer.analysis.calls import Does
 from tracer.results import Finding
 from tracer.rules import ENVIRONMENT, Evidence, Rule, Wait
 from tracer.rules._holds import held_findings, name_of
@@ -32,9 +31,7 @@ BAND = ENVIRONMENT
 
 def matches(wait: Wait) -> str | None:
     """Allocation, wait and free within one operator."""
-    waited = wait.mates & {Does.EVENT_WAIT, Does.STREAM_WAIT, Does.DEVICE_WAIT}
-    retried = waited and {Does.MALLOC, Does.FREE} <= wait.mates
-    return wait.outermost if retried and wait.ops else None
+    return wait.outermost or "malloc" if wait.retried else None
 
 
 def find(evidence: Evidence) -> Iterator[Finding]:

@@ -68,6 +68,7 @@ def _finding(evidence: Evidence, rank: int, named: int, total: int, rows: Ids, w
     spans = evidence.trace.spans
     longest = int(rows[int(np.argmax(waited))])
     count = int(np.sum(waited > 0))
+    text = f"rank {rank} waited {show_ns(total)} in {count} collectives, mostly for rank {named}"
     return Finding(
         id=name_of(RULE, None, "collective", f"rank {named}", "", rank),
         rule=RULE.id,
@@ -82,11 +83,9 @@ def _finding(evidence: Evidence, rank: int, named: int, total: int, rows: Ids, w
         count=count,
         stall_ns=0,
         per_step=per_step(evidence, count, 0, 0, 0, 0, rank),
-        message=(
-            f"rank {rank} waited {show_ns(total)} in {count} collectives, mostly for rank {named}: "
-            "its GPU was busy waiting"
-        ),
+        message=f"{text}: its GPU was busy waiting",
         fix=RULE.fix,
+        notes=(text,),
         first_ns=int(spans.start_ns[longest]),
         first_dur_ns=int(spans.dur_ns[longest]),
         details={"waited_ns": total, "straggler": named, "kernel": evidence.trace.names[spans.name[longest]]},
