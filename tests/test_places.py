@@ -312,6 +312,8 @@ FILES = {
     "<frozen importlib._bootstrap>": False,
     "<eval_with_key>.3": False,
     "/tmp/torchinductor_me/ab/cab.py": False,
+    "/src/async-tracer/tracer/recording/syncwatch.py": False,
+    "tracer/recording/syncwatch.py": False,
 }
 
 

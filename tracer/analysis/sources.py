@@ -25,6 +25,7 @@ _NAMES = (
 _LIBRARIES = frozenset(_NAMES.split())
 _LIBRARY_PATH = re.compile(
     r"(^|/)(site-packages|dist-packages|torchinductor_[^/]*|triton_cache)/|(^|/)lib(64)?/python[\d.]+/|/\.triton/"
+    r"|(^|/)tracer/recording/(inject/)?\w+\.py$"
     r"|^<(frozen|eval_with_key|__array_function__|built-in|unknown|shim)|^$"
 )
 _NOTEBOOK = re.compile(r"^<ipython-input-|(^|/)ipykernel_\d+/|^<string>$|^<stdin>$|^<exec>$|^<doctest ")
