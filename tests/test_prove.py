@@ -12,7 +12,9 @@ import pytest
 from tracer.commands.prove import as_text
 from tracer.config import Config, Run, Window
 from tracer.errors import UsageError
-from tracer.recording.prove import Proof, Runner, examine_values, prove, prove_fix, with_interval
+from tracer.recording.proof import Proof, with_interval
+from tracer.recording.prove import examine_values, prove, prove_fix
+from tracer.recording.prove_runner import Plan, Runner
 
 WINDOW = Window(skip=3, steps=4)
 TRAINING = """
@@ -130,7 +132,7 @@ def test_launchers_of_many_processes_are_refused(tmp_path):
 
 def test_fewer_steps_than_asked_for_are_measured_as_far_as_they_go(tmp_path):
     runner = Runner(config(tmp_path, TRAINING), tmp_path / "out", key="CPU")
-    runner.asked = type(runner.asked)(skip=10, steps=100, whole=False)
+    runner.asked = Plan(skip=10, steps=100, whole=False)
 
     plan = runner.plan_after(runner.run("plain", "first"))
 

@@ -7,7 +7,8 @@ import threading
 import pytest
 import torch
 
-from tracer.recording.values import Override, Store, differences
+from tracer.recording.value_store import Store, differences
+from tracer.recording.values import Override
 
 
 def reads(x):

@@ -25,7 +25,8 @@ import msgspec
 from tracer.auditor import audit
 from tracer.config import Config, Output, Run, Window
 from tracer.readers import load
-from tracer.recording.prove import Runner, examine_values
+from tracer.recording.prove import examine_values
+from tracer.recording.prove_runner import Runner
 
 HERE = Path(__file__).resolve().parents[1] / "workloads"
 OWN = ("mask", "grad_scaler", "pageable_both", "list_index", "empty_cache", "decode")

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from tracer.config import Config, Run, Window
-from tracer.recording.prove import Runner, examine_values, prove
+from tracer.recording.prove import examine_values, prove
+from tracer.recording.prove_runner import Runner
 
 pytestmark = pytest.mark.gpu
 WINDOW = Window(skip=5, steps=15)

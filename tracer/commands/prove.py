@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from tracer.config import Config
-    from tracer.recording.prove import Proof
+    from tracer.recording.proof import Proof
 
 _REPLACED = ("sync.item", "sync.shape", "sync.check")  # kinds of findings whose waits a replayed run does not have
 

@@ -10,56 +10,22 @@
 
 from __future__ import annotations
 
-import math
-import os
 import statistics
-import subprocess
-import tempfile
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
 
 from tracer import config
 from tracer.errors import UsageError
-from tracer.recording.launch import command_line
-from tracer.recording.prove_child import VARIABLE, Result, Task
-from tracer.recording.values import Store, differences
+from tracer.recording.proof import Proof, with_interval
+from tracer.recording.prove_child import Result
+from tracer.recording.prove_runner import Plan, Runner, other_reads
+from tracer.recording.value_store import Store, differences
 
 ROUNDS = 5
-_T_975 = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131)
 _MEMORY = 1.1  # a replayed run that needs more than this factor of memory runs far ahead
-
-
-@dataclass(frozen=True, slots=True)
-class Proof:
-    """What removing the waits of reads (or a patch) was measured to gain."""
-
-    schema: int
-    program: str
-    compared: str  # "values replayed" or the patched script
-    abstained: str = ""  # why nothing is proven
-    step_ns: float | None = None  # as it is, mean
-    other_ns: float | None = None  # replayed or patched, mean
-    gain_ns: float | None = None  # mean of the pairs' differences
-    low_ns: float | None = None  # 95 % confidence interval of that
-    high_ns: float | None = None
-    share: float | None = None  # of the step
-    rounds: int = 0
-    steps: int = 0  # measured in each run
-    step_times_ns: tuple[float, ...] = ()  # each round as it is
-    other_times_ns: tuple[float, ...] = ()
-    reads: float = 0.0  # values given back in a step
-    read_cost_ns: float = 0.0  # host time that a given-back read still takes
-    seeded_by_us: bool = False
-    hazards: tuple[str, ...] = ()
-    notes: tuple[str, ...] = ()
-    status: int = 0  # of the user's program
-    folder: str = ""  # where the outputs of the runs are
-    predicted_ns: float | None = None  # from a recording of the same program
-    predicted_low_ns: float | None = None
-    predicted_share: float | None = None
 
 
 def prove(
@@ -156,166 +122,8 @@ def prove_fix(
     return replace(with_interval(base, _steps(pairs[0]), _steps(pairs[1])), steps=plan.steps)
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """Which steps of each run are measured."""
-
-    skip: int
-    steps: int
-    whole: bool  # the program has none: all of it is one
-
-
-class Runner:
-    """Starts the program's processes."""
-
-    def __init__(
-        self,
-        settings: config.Config,
-        folder: Path | None = None,
-        key: str = "CUDA",
-        say: Callable[[str], None] = lambda text: None,
-    ) -> None:
-        self._settings = settings
-        self._key = key
-        self.say = say
-        self._argv, self.name = command_line(settings.run, settings.base)
-        if Path(self._argv[0]).name.startswith(("torchrun", "accelerate", "deepspeed")):
-            raise UsageError(
-                "prove runs programs of one process",
-                why=f"{Path(self._argv[0]).name} starts others",
-                fix="name the script itself: run.script",
-            )
-        self.folder = folder or Path(tempfile.mkdtemp(prefix=f"prove-{self.name}-"))
-        self.folder.mkdir(parents=True, exist_ok=True)
-        window = settings.window
-        self.asked = Plan(window.skip, window.steps or 20, whole=False)
-
-    def values(self, name: str) -> Path:
-        """Where a recording run leaves its values."""
-        return self.folder / f"{name}.values"
-
-    def plan_after(self, first: Result) -> Plan | None:
-        """What to measure, now that it is known how often the program steps; None if too seldom."""
-        asked = self.asked
-        if first.steps == asked.steps:
-            return asked
-        if first.steps_seen == 0:
-            return Plan(0, 1, whole=True)
-        skip = min(asked.skip, first.steps_seen // 3)
-        steps = first.steps_seen - skip - 1
-        return Plan(skip, steps, whole=False) if steps >= 2 else None
-
-    def run(self, mode: str, name: str, plan: Plan | None = None, *, check: bool = False) -> Result:
-        """One process to its end, and what it found."""
-        plan = plan or self.asked
-        task = Task(
-            mode=mode,
-            folder=str(self.folder),
-            name=name,
-            parent=os.getpid(),
-            skip=plan.skip,
-            steps=plan.steps,
-            step_from=self._settings.window.step_from,
-            whole=plan.whole,
-            check=check,
-            key=self._key,
-            values=str(self.values(name if mode == "record" else "record")),
-        )
-        file = self.folder / f"{name}.task.json"
-        file.write_bytes(msgspec.json.encode(task))
-        output = self.folder / f"{name}.out"
-        with output.open("wb") as stream:
-            if mode == "replay":
-                stream.write(b"# tracer prove: in this run reads gave back the values of an earlier run\n")
-                stream.flush()
-            status = self._execute(stream, file, output)
-        found = self.folder / f"{name}.json"
-        result = msgspec.json.decode(found.read_bytes(), type=Result) if found.is_file() else Result()
-        result.status = 128 - status if status < 0 else status
-        result.output = str(output)
-        result.why = _last_line(output)
-        if not found.is_file() and not result.status:
-            result.why = "it never imported torch" if mode == "plain" else "it ended without a result"
-        return result
-
-    def _execute(self, stream: object, task: Path, output: Path) -> int:
-        run = self._settings.run
-        environment = {**os.environ, **run.env}
-        inject = str(Path(__file__).parent / "inject")
-        path = environment.get("PYTHONPATH")
-        environment["PYTHONPATH"] = inject + os.pathsep + path if path else inject
-        environment[VARIABLE] = str(task)
-        environment.setdefault("PYTHONHASHSEED", "0")
-        environment.setdefault("KINETO_LOG_LEVEL", "6")  # or else it writes into the program's output
-        environment.pop("TRACER_RUN", None)
-        try:
-            done = subprocess.run(
-                self._argv,
-                cwd=run.cwd,
-                env=environment,
-                stdin=subprocess.DEVNULL,
-                stdout=stream,
-                stderr=stream,  # type: ignore[call-overload]
-                timeout=run.timeout,
-                check=False,
-            )
-        except subprocess.TimeoutExpired:
-            with output.open("ab") as end:
-                end.write(f"\nended after run.timeout = {run.timeout:g} s\n".encode())
-            return 124
-        except OSError as error:
-            raise UsageError(f"{self._argv[0]} cannot be run", why=error.strerror or str(error)) from error
-        return int(done.returncode)
-
-    def pairs(
-        self, rounds: int, one: Callable[[str], Result], other: Callable[[str], Result]
-    ) -> tuple[list[Result], list[Result]] | str:
-        """Both variants in turn, the order changing; or why that failed."""
-        first: list[Result] = []
-        second: list[Result] = []
-        for number in range(rounds):
-            self.say(f"round {number + 1} of {rounds}")
-            todo = [(first, one, f"plain-{number}"), (second, other, f"other-{number}")]
-            for found, call, name in todo if number % 2 == 0 else reversed(todo):
-                result = call(name)
-                if result.status or not result.steps:
-                    return (
-                        f"run {name} failed: {result.why}; if only replayed runs fail, the program relies on the wait"
-                    )
-                if result.missed or result.unused:
-                    return _other_reads(result)
-                found.append(result)
-        return first, second
-
-
 def _steps(results: list[Result]) -> list[float]:
     return [one.total_ns / one.steps for one in results]
-
-
-def with_interval(proof: Proof, plain: list[float], other: list[float]) -> Proof:
-    """The proof with the mean difference of the pairs and its 95 % interval by Student's t."""
-    gains = [a - b for a, b in zip(plain, other, strict=True)]
-    mean, step = statistics.fmean(gains), statistics.fmean(plain)
-    freedom = len(gains) - 1
-    quantile = _T_975[min(freedom, len(_T_975)) - 1] if freedom else math.inf
-    half = quantile * statistics.stdev(gains) / math.sqrt(len(gains)) if freedom else math.inf
-    low, high = mean - half, mean + half
-    unsure = ""
-    if low <= 0 <= high:
-        unsure = "noise exceeds the gain: the interval of the difference holds zero; more rounds may tell"
-    return replace(
-        proof,
-        abstained=unsure,
-        step_ns=step,
-        other_ns=statistics.fmean(other),
-        gain_ns=mean,
-        low_ns=low,
-        high_ns=high,
-        share=mean / step,
-        rounds=len(gains),
-        step_times_ns=tuple(plain),
-        other_times_ns=tuple(other),
-    )
 
 
 def _too_few(first: Result) -> str:
@@ -337,18 +145,12 @@ def _notes(first: Result, plan: Plan, asked: Plan) -> tuple[str, ...]:
     return tuple(notes)
 
 
-def _other_reads(result: Result) -> str:
-    if result.missed:
-        return f"the replayed run asked for values that the recorded one did not read, first at {result.missed[0]}"
-    return f"the replayed run left {result.unused} recorded values unread: its control flow is another"
-
-
 def _not_the_same(recorded: Result, replayed: Result) -> str:
     """Why the replayed run is not the recorded one without waits; empty if it is."""
     if replayed.status or not replayed.steps:
         return f"the replayed run failed: {replayed.why}; the program may rely on the wait"
     if replayed.missed or replayed.unused:
-        return _other_reads(replayed)
+        return other_reads(replayed)
     if replayed.wrong_counts:
         return f"{replayed.wrong_counts} sizes of nonzero were not the recorded ones: they depend on what changed"
     if recorded.kernels != replayed.kernels:
@@ -380,8 +182,3 @@ def _run_hazards(plain: list[Result], replayed: list[Result]) -> tuple[str, ...]
     if spent > 0.05 * step:
         found.append(f"many small reads: giving them back takes {spent / step:.0%} of the replayed step under the GIL")
     return tuple(found)
-
-
-def _last_line(output: Path) -> str:
-    lines = output.read_text(errors="replace").strip().splitlines()
-    return lines[-1][:300] if lines else "no output"

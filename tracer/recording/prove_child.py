@@ -18,7 +18,8 @@ from typing import Any
 import msgspec
 
 from tracer.recording.steps import RANKS, StepHooks
-from tracer.recording.values import RANGE, Override, Store
+from tracer.recording.value_store import Store
+from tracer.recording.values import RANGE, Override
 
 VARIABLE = "TRACER_PROVE"
 _PROFILED_STEPS = 3
