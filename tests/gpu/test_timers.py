@@ -20,7 +20,8 @@ PROGRAMS = [*sorted((TESTS / "timers").glob("*.py")), *sorted(CASES.glob("BM*.py
 
 
 def record(program: Path, folder: Path) -> dict:
-    """The audit of a whole run."""
+    """The audit of a whole run; the recording stays in $TRACER_KEEP, if that is set."""
+    folder = Path(os.environ.get("TRACER_KEEP", folder)) / program.stem
     command = [sys.executable, "-m", "tracer", "run", "window.step_from=time", "window.skip=0", "window.seconds=120"]
     command += [f"output.folder={folder}", "output.formats=[json]", "record.samples=false"]
     done = subprocess.run(
@@ -31,7 +32,7 @@ def record(program: Path, folder: Path) -> dict:
         check=False,
     )
     assert done.returncode == 0, done.stderr[-3000:]
-    (audit,) = folder.glob("*/audit.json")
+    *_, audit = sorted(folder.glob("*/audit.json"))
     return json.loads(audit.read_text())
 
 
