@@ -32,6 +32,8 @@ class Arrows:
         self, what: str, source: int, source_rows: Ids, source_ns: Ints, end: int, end_rows: Ids, end_ns: Ints
     ) -> None:
         """One arrow for each pair of rows; `source_ns` and `end_ns` are where their slices begin."""
+        if not len(source_rows):
+            return
         numbers = np.arange(self.count + 1, self.count + 1 + len(source_rows), dtype=np.int64)
         self.count += len(numbers)
         self.counts[what] = self.counts.get(what, 0) + len(numbers)

@@ -136,7 +136,7 @@ def _gap_lanes(scene: Scene, rows: Ints, key: str, name: str, parent: str, rank:
 
 def _stream_rows(scene: Scene, track: int, key: str, rank: int) -> Iterator[Row]:
     trace, spans = scene.trace, scene.trace.spans
-    rows = np.flatnonzero((spans.track == track) & np.isin(spans.kind, (Kind.KERNEL, Kind.GPU_OTHER)))
+    rows = scene.rows_of(track, Kind.KERNEL, Kind.GPU_OTHER)
     if not len(rows):
         return
     lanes = free_lanes(spans.start_ns[rows], spans.end_ns[rows])
@@ -235,7 +235,7 @@ def _shape_args(scene: Scene, rows: Ids) -> list[Arg]:
 
 def _copy_rows(scene: Scene, tracks: Ints, key: str) -> Iterator[Row]:
     spans = scene.trace.spans
-    rows = np.flatnonzero(np.isin(spans.track, tracks) & np.isin(spans.kind, (Kind.COPY, Kind.FILL)))
+    rows = np.sort(np.concatenate([scene.rows_of(int(track), Kind.COPY, Kind.FILL) for track in tracks]))
     if not len(rows):
         return
     parts = []
@@ -294,7 +294,7 @@ def _mark_rows(scene: Scene, tracks: Ints, key: str) -> Iterator[Row]:
     if scene.detail == "low":
         return
     for place, track in enumerate(tracks.tolist()):
-        rows = np.flatnonzero((spans.track == track) & (spans.kind == Kind.GPU_MARK))
+        rows = scene.rows_of(track, Kind.GPU_MARK)
         start, dur = spans.start_ns[rows], spans.dur_ns[rows]
         part = Slices(start, dur, scene.names[spans.name[rows]], "gpu annotation", order=rows)
         name = f"{stream_name(scene.trace.tracks[track].lane)}: annotations"

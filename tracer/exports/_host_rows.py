@@ -52,7 +52,7 @@ def _thread_rows(scene: Scene, index: int, track: Track, process: str) -> Iterat
     shown_pid = scene.numbers.pids[(track.rank, track.pid)]
     key = f"thread {track.rank} {track.pid} {track.lane}"
     name = thread_name(track.name, track.lane, track.lane == track.pid)
-    mine = np.flatnonzero(spans.track == index)
+    mine = scene.rows_of(index, *_CATEGORY)
     kinds = spans.kind[mine]
     shown = (Kind.OP, Kind.CALL, Kind.WAIT) if scene.detail == "full" else (Kind.OP, Kind.CALL)
     rows = mine[np.isin(kinds, shown)]
@@ -76,9 +76,9 @@ def _thread_rows(scene: Scene, index: int, track: Track, process: str) -> Iterat
 
 def overhead_rows(scene: Scene, rank: int, parent: str, place: int) -> Iterator[Row]:
     """What recording itself took, where that belongs to no thread."""
-    trace, spans = scene.trace, scene.trace.spans
-    tracks = [i for i, track in enumerate(trace.tracks) if track.rank == rank and is_overhead(scene, i)]
-    parts = list(_host_slices(scene, np.flatnonzero(np.isin(spans.track, tracks)).astype(np.int32), None))
+    tracks = [i for i, track in enumerate(scene.trace.tracks) if track.rank == rank and is_overhead(scene, i)]
+    rows = [scene.rows_of(track, Kind.OVERHEAD) for track in tracks]
+    parts = list(_host_slices(scene, np.sort(np.concatenate(rows)), None)) if rows else []
     text = "Time that recording itself took, as CUPTI reports it."
     yield from lane_rows(f"overhead {rank}", "Profiler overhead", parent, place, text, parts)
 
@@ -86,7 +86,7 @@ def overhead_rows(scene: Scene, rank: int, parent: str, place: int) -> Iterator[
 def is_overhead(scene: Scene, index: int) -> bool:
     """Whether a track is no thread but the place of the profiler's own overhead."""
     spans = scene.trace.spans
-    kinds = spans.kind[spans.track == index]
+    kinds = spans.kind[scene.rows_of(index, *Kind)]
     return (
         not scene.trace.tracks[index].on_gpu
         and scene.trace.tracks[index].pid <= 0

@@ -56,7 +56,8 @@ def free_lanes(start_ns: Ints, end_ns: Ints) -> Ids:
 
 def open_at_start(start_ns: Ints, end_ns: Ints) -> Ints:
     """How many earlier slices (sorted by start) are still open when each one starts."""
-    over = np.searchsorted(np.sort(end_ns), start_ns, "right")
+    ends = end_ns if np.all(end_ns[1:] >= end_ns[:-1]) else np.sort(end_ns)
+    over = np.searchsorted(ends, start_ns, "right")
     found: Ints = np.maximum(np.arange(len(start_ns)) - over, 0)
     return found
 
@@ -73,9 +74,16 @@ def _queue_lanes(start_ns: Ints, end_ns: Ints) -> Ids:
 
 def _wrong(start_ns: Ints, ends: Ints) -> Bools:
     """Slices that cross the innermost one open at their start, or lie too deep."""
-    wrong = open_at_start(start_ns, ends) >= DEEPEST
+    wrong = np.zeros(len(start_ns), np.bool_)
+    if np.any(ends[:-DEEPEST] > start_ns[DEEPEST:]):  # else none is still open when the 500th after it starts
+        wrong = open_at_start(start_ns, ends) >= DEEPEST
+    # The slice just before is the innermost open one, unless it is closed.
+    closed = ends[:-1] <= start_ns[1:]
+    wrong[1:] |= ~closed & (ends[1:] > ends[:-1])
+    waiting = np.flatnonzero(closed) + 1
     candidate = np.arange(-1, len(start_ns) - 1)
-    waiting = np.flatnonzero(candidate >= 0)
+    candidate[waiting] = candidate[waiting - 1]
+    waiting = waiting[candidate[waiting] >= 0]
     while len(waiting):
         at = candidate[waiting]
         closed = ends[at] <= start_ns[waiting]

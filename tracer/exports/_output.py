@@ -13,7 +13,7 @@ from typing import Self
 
 BLOCK = 8 << 20  # bytes compressed at a time, each to a gzip member of its own
 _LEVEL = 1
-_AHEAD = 4  # blocks that may wait for the compressor, so that memory stays bounded
+_AHEAD = 8  # blocks that may wait to be packed, compressed and written, so that memory stays bounded
 
 
 def compressor() -> Callable[[bytes], bytes]:
@@ -26,17 +26,17 @@ def compressor() -> Callable[[bytes], bytes]:
 
 
 class Output:
-    """Takes bytes in order and writes them to `path`, which is replaced only if all went well."""
+    """Takes bytes, and tasks that will make some, in order; `path` is replaced only if all went well."""
 
     def __init__(self, path: Path, *, compress: bool = True) -> None:
         self.path = path
+        self.raw_bytes = 0
         self._part = path.with_name(f".{path.name}.{os.getpid()}.part")
         self._compress = compressor() if compress else None
-        self._pool = ThreadPoolExecutor(max_workers=2, thread_name_prefix="tracer-gzip")
-        self._waiting: deque[Future[bytes]] = deque()
+        self._pool = ThreadPoolExecutor(max_workers=min(4, os.cpu_count() or 1), thread_name_prefix="tracer-export")
+        self._waiting: deque[Future[tuple[int, bytes]]] = deque()
         self._block: list[bytes] = []
         self._size = 0
-        self.raw_bytes = 0
 
     def __enter__(self) -> Self:
         self._file = self._part.open("wb")
@@ -44,32 +44,47 @@ class Output:
 
     def add(self, data: bytes) -> None:
         """These bytes come next."""
-        self.raw_bytes += len(data)
         self._block.append(data)
         self._size += len(data)
         if self._size >= BLOCK:
             self._flush()
 
+    def later(self, task: Callable[[], bytes]) -> None:
+        """What this task makes comes next; it is made and compressed on another thread."""
+        self._flush()
+        self._submit(task)
+
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        whole = False
         try:
             if kind is None:
                 self._flush()
                 while self._waiting:
-                    self._file.write(self._waiting.popleft().result())
+                    self._write_next()
+                whole = True
         finally:
             self._pool.shutdown(cancel_futures=True)
             self._file.close()
-            if kind is None:
+            if whole:
                 self._part.replace(self.path)
             else:
                 self._part.unlink(missing_ok=True)
 
     def _flush(self) -> None:
-        block, self._block, self._size = b"".join(self._block), [], 0
-        if self._compress is None:
-            self._file.write(block)
-            return
-        if block:
-            self._waiting.append(self._pool.submit(self._compress, block))
+        if self._block:
+            block, self._block, self._size = b"".join(self._block), [], 0
+            self._submit(lambda: block)
+
+    def _submit(self, task: Callable[[], bytes]) -> None:
+        self._waiting.append(self._pool.submit(self._finished, task))
         while len(self._waiting) > _AHEAD:
-            self._file.write(self._waiting.popleft().result())
+            self._write_next()
+
+    def _finished(self, task: Callable[[], bytes]) -> tuple[int, bytes]:
+        data = task()
+        return len(data), data if self._compress is None else self._compress(data)
+
+    def _write_next(self) -> None:
+        size, data = self._waiting.popleft().result()
+        self.raw_bytes += size
+        self._file.write(data)

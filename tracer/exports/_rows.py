@@ -53,7 +53,7 @@ class Slices:
     arriving: tuple[Ints, ...] = ()
     colour: str = ""  # see _colours.py; "" takes the name's own
     worked_ns: tuple[Ints, Ints] | None = None  # what the thread has worked until its begin and end
-    order: Ints | None = None  # sort key among all slices of the row; None: start, the longer first
+    order: Any = None  # sort key among all slices of the row; None: start, the longer first
 
     def __len__(self) -> int:
         return len(self.start_ns)

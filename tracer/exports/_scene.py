@@ -116,11 +116,19 @@ class Scene:
     calls: Ids = None  # type: ignore[assignment]  # for each span the call that launched it, or NONE
     graphs: Graphs = None  # type: ignore[assignment]
     on_gpu: Bools = None  # type: ignore[assignment]
+    _by_track: Ids = None  # type: ignore[assignment]
+    _counts: Ints = None  # type: ignore[assignment]
+    _ends: Ints = None  # type: ignore[assignment]
     _launched: dict[int, tuple[Ints, Ids]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         trace = self.trace
         self.numbers = Numbers(trace)
+        track = trace.spans.track
+        self._counts = np.bincount(track, minlength=len(trace.tracks))
+        self._ends = np.cumsum(self._counts)
+        narrow = track.astype(np.int16) if len(trace.tracks) < 1 << 15 else track  # sorts much faster
+        self._by_track = np.argsort(narrow, kind="stable").astype(np.int32)
         self.names = self.strings.ids(trace.names)
         used = np.zeros(len(trace.names), np.bool_)
         used[trace.spans.name[trace.spans.kind == Kind.KERNEL]] = True
@@ -146,6 +154,11 @@ class Scene:
         """What a heading adds where there are several ranks."""
         widest = max(track.rank for track in self.trace.tracks)
         return f" of rank {rank:0{len(str(widest))}}" if self.many_ranks else ""
+
+    def rows_of(self, track: int, *kinds: Kind) -> Ids:
+        """The spans of one track and these kinds, in order."""
+        rows = self._by_track[self._ends[track] - self._counts[track] : self._ends[track]]
+        return rows[np.isin(self.trace.spans.kind[rows], kinds)]
 
     def finding(self, number: int) -> Finding | None:
         """A finding by its number in the examination."""

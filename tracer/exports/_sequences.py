@@ -14,9 +14,10 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from functools import partial
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -26,6 +27,7 @@ from tracer.exports._rows import Arg, Counter, Row, Slices, Strings
 from tracer.trace import Ints
 
 CHUNK = 1 << 16  # events packed at a time: their records stay in the cache
+_AT_ONCE = 1 << 13  # events of a row that is not worth a thread
 BOOTTIME = 6  # perfetto's default clock
 CLOCK = 64  # of a sequence, counting from event to event
 
@@ -36,6 +38,8 @@ _EXTRA_VALUES, _COUNTER_VALUE, _DOUBLE_VALUE, _FLOW, _LAST_FLOW, _COLOUR = 12, 3
 _ARG_NAME, _ARG_INT, _ARG_DOUBLE, _ARG_STRING = 1, 4, 5, 17
 _BEGIN, _END, _COUNTER = 1, 2, 4
 _NEEDS_STATE, _CLEARS_STATE = 2, 1
+
+Task: TypeAlias = Callable[[], bytes]  # packs a part of a row when it is called
 
 
 @dataclass(slots=True)
@@ -66,8 +70,8 @@ class Scale:
         return 2 if len(self.strings.texts) < 1 << 14 else 3 if len(self.strings.texts) < 1 << 21 else 4
 
 
-def pack_row(row: Row, scale: Scale) -> Iterator[bytes]:
-    """All packets of a row but its descriptor: what its events share, then the events."""
+def pack_row(row: Row, scale: Scale) -> Iterator[bytes | Task]:
+    """All packets of a row but its descriptor: what its events share, then the events, for any thread to pack."""
     parts = [part for part in row.slices if len(part)]
     if parts:
         sequence = scale.next_sequence()
@@ -127,27 +131,46 @@ def _categories(parts: Sequence[Slices]) -> list[str]:
     return sorted({part.category for part in parts})
 
 
-def _pack_slices(parts: Sequence[Slices], scale: Scale, sequence: int, events: _Events) -> Iterator[bytes]:
-    categories = {name: index for index, name in enumerate(_categories(parts), 1)}
-    kinds = 2 * len(parts)
+def _pack_slices(parts: Sequence[Slices], scale: Scale, sequence: int, events: _Events) -> Iterator[bytes | Task]:
+    if len(events.order) <= _AT_ONCE:
+        yield _pack_events(parts, scale, sequence, events, 0)
+        return
     for low in range(0, len(events.order), CHUNK):
-        chosen = events.order[low : low + CHUNK]
-        since = events.since_ns[low : low + CHUNK]
-        width = packing.width_of(since)
-        part_of = events.part[chosen >> 1]
-        shape = 2 * part_of + (chosen & 1)
-        matrices: list[Matrix] = []
-        places: list[Ints] = []
-        for kind in range(kinds):
-            at = np.flatnonzero(shape == kind)
-            if not len(at):
-                continue
-            part = parts[kind >> 1]
-            some = part.take(events.inside[chosen[at] >> 1])
-            event = _end(some, scale) if kind & 1 else _begin(some, scale, categories[part.category])
-            matrices.append(packing.pack(_packet(since[at], event, sequence, width), len(at)))
-            places.append(at)
-        yield packing.scatter(matrices, places)
+        yield partial(_pack_events, parts, scale, sequence, events, low)
+
+
+def _pack_events(parts: Sequence[Slices], scale: Scale, sequence: int, events: _Events, low: int) -> bytes:
+    categories = {name: index for index, name in enumerate(_categories(parts), 1)}
+    chosen = events.order[low : low + CHUNK]
+    since = events.since_ns[low : low + CHUNK]
+    width = packing.width_of(since)
+    slices = chosen >> 1
+    shape = 2 * events.part[slices] + (chosen & 1).astype(np.int16)
+    inside = events.inside[slices]
+    matrices: list[Matrix] = []
+    places: list[Ints] = []
+    for kind, at in _by_value(shape):
+        part = parts[kind >> 1]
+        if kind & 1:
+            worked = part.worked_ns
+            event = _end(None if worked is None else worked[1][inside[at]])
+        else:
+            event = _begin(part.take(inside[at]), scale, categories[part.category])
+        matrices.append(packing.pack(_packet(since[at], event, sequence, width), len(at)))
+        places.append(at)
+    return packing.scatter(matrices, places)
+
+
+def _by_value(column: Any) -> Iterator[tuple[int, Ints]]:
+    """Each value of a column of small numbers, and where it stands."""
+    counts = np.bincount(column)
+    if np.count_nonzero(counts) == 1:
+        yield int(column[0]), np.arange(len(column))
+        return
+    order = np.argsort(column, kind="stable")
+    ends = np.cumsum(counts)
+    for value in np.flatnonzero(counts).tolist():
+        yield value, order[ends[value] - counts[value] : ends[value]]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -163,7 +186,7 @@ class _Events:
 
 def _in_time(parts: Sequence[Slices]) -> _Events:
     order = _nesting(parts)
-    part = np.repeat(np.arange(len(parts), dtype=np.int8), [len(p) for p in parts])[order]
+    part = np.repeat(np.arange(len(parts), dtype=np.int16), [len(p) for p in parts])[order]
     inside = np.concatenate([np.arange(len(p), dtype=np.int32) for p in parts])[order]
     times = np.empty(2 * len(order), np.int64)
     times[0::2] = np.concatenate([p.start_ns for p in parts])[order]
@@ -201,9 +224,9 @@ def _begin(part: Slices, scale: Scale, category: int) -> list[Part]:
     return event + packing.hole(_NAME, part.name.astype(np.int64) + 1, scale.name_width)
 
 
-def _end(part: Slices, scale: Scale) -> list[Part]:
+def _end(worked_ns: Ints | None) -> list[Part]:
     event: list[Part] = [packing.tag(_TYPE, 0) + varint(_END)]
-    return event if part.worked_ns is None else event + packing.hole(_EXTRA_VALUES, part.worked_ns[1])
+    return event if worked_ns is None else event + packing.hole(_EXTRA_VALUES, worked_ns)
 
 
 def _annotation(arg: Arg, scale: Scale) -> list[Part]:
@@ -223,11 +246,15 @@ def _packet(since: Ints, event: Sequence[Part], sequence: int, width: int) -> li
     return message(_PACKET, [same, *message(_TRACK_EVENT, event), *packing.hole(_TIMESTAMP, since, width)])
 
 
-def _pack_counter(counter: Counter, sequence: int) -> Iterator[bytes]:
-    kind = packing.tag(_TYPE, 0) + varint(_COUNTER)
-    whole = np.asarray(counter.value).dtype.kind != "f"
+def _pack_counter(counter: Counter, sequence: int) -> Iterator[bytes | Task]:
     since = np.diff(counter.time_ns, prepend=counter.time_ns[0])
     for low in range(0, len(since), CHUNK):
-        times, values = since[low : low + CHUNK], counter.value[low : low + CHUNK]
-        value = packing.hole(_COUNTER_VALUE, values) if whole else packing.fixed(_DOUBLE_VALUE, values)
-        yield packing.pack(_packet(times, [kind, *value], sequence, packing.width_of(times)), len(times)).tobytes()
+        some = partial(_pack_values, since[low : low + CHUNK], counter.value[low : low + CHUNK], sequence)
+        yield some if len(since) > _AT_ONCE else some()
+
+
+def _pack_values(times: Ints, values: Any, sequence: int) -> bytes:
+    whole = np.asarray(values).dtype.kind != "f"
+    value = packing.hole(_COUNTER_VALUE, values) if whole else packing.fixed(_DOUBLE_VALUE, values)
+    event: list[Part] = [packing.tag(_TYPE, 0) + varint(_COUNTER), *value]
+    return packing.pack(_packet(times, event, sequence, packing.width_of(times)), len(times)).tobytes()

@@ -92,7 +92,10 @@ def write_scene(scene: Scene, path: Path, *, compress: bool = True, notes: tuple
             slices += row.count
             counters += len(row.counter.time_ns) if row.counter is not None else 0
             for data in pack_row(row, scale):
-                out.add(data)
+                if isinstance(data, bytes):
+                    out.add(data)
+                else:
+                    out.later(data)
         for data in sample_packets(scene, scale):
             out.add(data)
     samples = int(np.sum(scene.trace.samples.frame >= 0)) if scene.detail != "low" else 0
