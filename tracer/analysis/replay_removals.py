@@ -85,7 +85,7 @@ class Changes:
         if how == "no_wait":
             scalar = inside & self.download & (self.nbytes <= _SCALAR)
             own[self.launch_item[scalar]] = 0
-            return self._drop_works(costs, scalar)
+            return self._drop_works(self._less_host(costs, self._mere_reads(removal, scalar), None), scalar)
         copies = inside & (self.upload if how == "pinned_upload" else self.download)
         quick = (self.nbytes / self.link[how == "pinned_upload"] + 1_500).astype(np.int64)
         at = self.launch_item[copies]
@@ -96,16 +96,31 @@ class Changes:
             latency_ns=np.where(copies, np.minimum(costs.latency_ns, self.graph.latency_ns), costs.latency_ns),
         )
 
-    def _inside(self, removal: Removal) -> Bools:
-        """For each work, whether these calls, or the operators around them, launched it."""
+    def _around(self, removal: Removal) -> Ids:
+        """For each work the operator, of those around these calls, that launched it; NONE."""
         spans, works = self.trace.spans, self.graph.works
-        found: Bools = np.isin(works.call, removal.calls) & (works.call != NONE)
+        found = np.full(len(works), NONE, np.int32)
         ops = np.unique(removal.ops[removal.ops != NONE])
         for track in np.unique(spans.track[ops]):
             mine = ops[spans.track[ops] == track]
             at = np.searchsorted(spans.start_ns[mine], works.launched_ns, "right") - 1
             around = mine[np.maximum(at, 0)]
-            found |= (at >= 0) & (works.launched_ns < _ends(spans, around)) & (works.track == track)
+            inside = (at >= 0) & (works.launched_ns < _ends(spans, around)) & (works.track == track)
+            found[inside] = around[inside]
+        return found
+
+    def _mere_reads(self, removal: Removal, scalar: Bools) -> Ids:
+        """Operators that do nothing but read a scalar (item, is_nonzero): without the read, nothing of them is left."""
+        around = self._around(removal)
+        ops = np.unique(removal.ops[removal.ops != NONE])
+        reads, others = np.unique(around[scalar]), np.unique(around[~scalar])
+        return ops[np.isin(ops, reads) & ~np.isin(ops, others)].astype(np.int32)
+
+    def _inside(self, removal: Removal) -> Bools:
+        """For each work, whether these calls, or the operators around them, launched it."""
+        spans, works = self.trace.spans, self.graph.works
+        found: Bools = np.isin(works.call, removal.calls) & (works.call != NONE)
+        found |= self._around(removal) != NONE
         bare = removal.calls[removal.ops == NONE]
         if len(bare) and removal.how in ("pinned_upload", "later_download", "no_wait"):
             # Without an operator the copy is the last thing that the thread launched before it waited.
