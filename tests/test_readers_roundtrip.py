@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from tests.kineto_text import BASE_NS, call, event, kernel, write
 from tracer.readers import load
-from tracer.readers._events import ns_of, ns_of_texts
+from tracer.readers._stamps import ns_of, ns_of_texts
 from tracer.trace import NONE, Kind, Trace
 
 STARTS = st.integers(1, 7_889_238_000_000_000)  # Kineto's base is never older than three months

@@ -15,10 +15,11 @@ import msgspec
 import numpy as np
 
 from tracer.building import TraceBuilder
-from tracer.readers import _events
+from tracer.readers import _args
+from tracer.readers._args import decode_args
 from tracer.readers._details import DetailColumns
-from tracer.readers._events import decode_args, integer, ns_of
 from tracer.readers._growing import GrowingColumns, Ids32
+from tracer.readers._stamps import integer, integers, ns_of
 from tracer.trace import NONE, Counters, Ints, Kind, Loss
 
 KINDS = {
@@ -165,21 +166,21 @@ class EventColumns:
             if one == Kind.OP:
                 nesting[rows] = self._details.add_ops(spans, raws)
             elif one == Kind.CALL:
-                corr[rows] = _events.integers([a.correlation for a in decode_args(raws, _events.CallArgs)])
+                corr[rows] = integers([a.correlation for a in decode_args(raws, _args.CallArgs)])
             elif one == Kind.WAIT:
                 corr[rows] = self._details.add_waits(spans, picked, raws)
             elif one in WORK:
-                args = decode_args(raws, _events.WorkArgs)
+                args = decode_args(raws, _args.WorkArgs)
                 self._details.add_work(spans, args)
-                corr[rows] = _events.integers([a.correlation for a in args])
+                corr[rows] = integers([a.correlation for a in args])
                 if one != Kind.KERNEL:
-                    self._sized.append(row=spans, nbytes=_events.integers([a.bytes for a in args]))
+                    self._sized.append(row=spans, nbytes=integers([a.bytes for a in args]))
                 place[rows] = self.places.ids(list(map(_stream_of, picked, args)))
             elif one in _NESTED:
-                ids = decode_args(raws, _events.NestingArgs)
-                nesting[rows] = _events.integers([a.python or a.external for a in ids])
+                ids = decode_args(raws, _args.NestingArgs)
+                nesting[rows] = integers([a.python or a.external for a in ids])
             else:
-                places = decode_args(raws, _events.PlaceArgs)
+                places = decode_args(raws, _args.PlaceArgs)
                 place[rows] = self.places.ids(list(map(_stream_of, picked, places)))
         names = self._names.ids([event.name for event in events])
         self._spans.append(
@@ -213,7 +214,7 @@ class EventColumns:
                 self.losses[what] += 1
 
     def _add_label(self, event: Any) -> None:
-        (args,) = decode_args([event.args], _events.LabelArgs)
+        (args,) = decode_args([event.args], _args.LabelArgs)
         if event.name == "process_name" and args.name is not None:
             self.process_names[event.pid] = str(args.name)
         elif event.name == "process_labels" and args.labels is not None:
@@ -233,7 +234,7 @@ class EventColumns:
                 self._counters.append((ns, self._names.id(f"{event.name} {key}"), NONE, float(value)))
 
     def _add_memory(self, event: Any, ns: int) -> None:
-        (args,) = decode_args([event.args], _events.MemoryArgs)
+        (args,) = decode_args([event.args], _args.MemoryArgs)
         on_gpu = integer(args.device_type) == 1
         device = min(max(integer(args.device_id), NONE), 2**31 - 1) if on_gpu else NONE
         for what, value in (("allocated", args.allocated), ("reserved", args.reserved)):

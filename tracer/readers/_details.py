@@ -8,9 +8,11 @@ from typing import Any
 import numpy as np
 
 from tracer.building import TraceBuilder
-from tracer.readers import _events
-from tracer.readers._events import NOTHING, Raw, decode_args, integer, integers
+from tracer.readers import _args
+from tracer.readers._args import decode_args
+from tracer.readers._events import NOTHING, Raw
 from tracer.readers._growing import GrowingColumns, Ids32
+from tracer.readers._stamps import integer, integers
 from tracer.trace import NONE, Collectives, Ids, Ints, OpDetails, Table, WaitDetails, WorkDetails
 
 _TABLES: dict[str, tuple[type[Table], dict[str, Any]]] = {
@@ -50,7 +52,7 @@ class DetailColumns:
 
     def add_ops(self, spans: Ids, raws: list[Raw]) -> Ints:
         """What operators say, those that say nothing get no row; their ids, which count up in the order of starts."""
-        args = decode_args(raws, _events.OpArgs)
+        args = decode_args(raws, _args.OpArgs)
         sequence = integers([a.sequence for a in args])
         forward = integers([a.forward for a in args])
         shapes = self._texts_of([a.dims for a in args])
@@ -63,7 +65,7 @@ class DetailColumns:
 
     def add_waits(self, spans: Ids, events: list[Any], raws: list[Raw]) -> Ints:
         """What synchronisation records say; their correlation ids."""
-        args = decode_args(raws, _events.WaitArgs)
+        args = decode_args(raws, _args.WaitArgs)
         device = integers([e.pid if a.device is None else a.device for e, a in zip(events, args, strict=True)])
         columns = {
             "span": spans,
@@ -75,7 +77,7 @@ class DetailColumns:
         self._tables["waits"].append(**columns)
         return integers([a.correlation for a in args])
 
-    def add_work(self, spans: Ids, args: list[_events.WorkArgs]) -> None:
+    def add_work(self, spans: Ids, args: list[_args.WorkArgs]) -> None:
         """What kernels, copies and fills say; collectives say more."""
         node = integers([a.graph_node for a in args])
         node[node == 0] = NONE
@@ -91,7 +93,7 @@ class DetailColumns:
         if rows:
             self._add_collectives(spans[rows], [args[at] for at in rows])
 
-    def _add_collectives(self, spans: Ids, args: list[_events.WorkArgs]) -> None:
+    def _add_collectives(self, spans: Ids, args: list[_args.WorkArgs]) -> None:
         columns = {
             "span": spans,
             "name": self._names.ids([a.collective for a in args]),
@@ -129,7 +131,7 @@ def _small(column: Ints) -> Ids:
     return column.astype(np.int32)
 
 
-def _message_bytes(args: _events.WorkArgs) -> int:
+def _message_bytes(args: _args.WorkArgs) -> int:
     size = _DTYPE_BYTES.get(str(args.dtype).lower(), 0)
     count = integer(args.elements)
     return count * size if size and 0 <= count < 2**50 else NONE

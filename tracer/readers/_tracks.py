@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from tracer.readers._columns import ON_DEVICE, UNKNOWN, WORK, EventColumns
-from tracer.readers._events import integer
+from tracer.readers._stamps import integer
 from tracer.trace import NONE, Ids, Ints, Kind
 
 _DEVICE_LABEL = re.compile(r"^(?:GPU|NPU|XPU|HPU|MTIA|TPU|Ascend)\b\D*(\d*)")

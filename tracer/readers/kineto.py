@@ -16,11 +16,12 @@ from tracer.building import TraceBuilder
 from tracer.errors import TraceError
 from tracer.readers._bytes import GZIP, ZSTD, Progress, Source
 from tracer.readers._columns import MOST_NS, EventColumns
-from tracer.readers._events import EventDecoder, integer
+from tracer.readers._events import EventDecoder
 from tracer.readers._folders import rank_folders, rank_in_name, trace_files
 from tracer.readers._framing import WHAT_IS, Framer
 from tracer.readers._hits import add_hits
 from tracer.readers._salvage import CLEANED, MENDED, Damage
+from tracer.readers._stamps import integer
 from tracer.readers._tracks import TrackFinder
 from tracer.trace import Ids, Loss, Trace
 

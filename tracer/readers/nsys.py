@@ -152,9 +152,8 @@ class _Export:
     # -- tables -------------------------------------------------------------------------
 
     def _read_calls(self) -> None:
-        start, end, thread, corr, name = self._rows(
-            "CUPTI_ACTIVITY_KIND_RUNTIME", "start", "end", "globalTid", "correlationId", "nameId"
-        )
+        wanted = ("start", "end", "globalTid", "correlationId", "nameId")
+        start, end, thread, corr, name = self._rows("CUPTI_ACTIVITY_KIND_RUNTIME", *wanted)
         names = self._names(name, call=True)
         self._add(start, end, kind=Kind.CALL, name=names, track=self._threads(thread), corr=corr)
 
@@ -236,9 +235,8 @@ class _Export:
         self._builder.add_table("waits", table)
 
     def _read_ranges(self) -> None:
-        start, end, sort, thread, text_id = self._rows(
-            "NVTX_EVENTS", "start", "end", "eventType", "globalTid", "textId"
-        )
+        wanted = ("start", "end", "eventType", "globalTid", "textId")
+        start, end, sort, thread, text_id = self._rows("NVTX_EVENTS", *wanted)
         if not len(start):
             return
         texts = [text for (text,) in self._database.execute("SELECT text FROM NVTX_EVENTS")]
