@@ -70,6 +70,19 @@ def test_a_full_buffer_is_told_by_where_the_records_end():
     assert audit(trace).devices[0].window_ns == (49 * 20 + 25) * US
 
 
+def test_launches_that_still_wait_in_the_queue_at_the_end_are_no_loss():
+    rows = []
+    for i in range(40):
+        rows.append((Kind.CALL, "cudaLaunchKernel", CPU, 20 * i, 20 * i + 5, i + 1))
+    for i in range(20):
+        rows.append((Kind.KERNEL, "k", GPU, 10 + 40 * i, 50 + 40 * i, i + 1))
+
+    trust = trust_of(make_timeline(*rows))
+
+    assert trust.complete
+    assert "20 launches at the end of the window have their work after it" in trust.limits
+
+
 def test_a_few_orphans_are_no_reason_for_doubt():
     trust = trust_of(without(good(200), kernels(good(200))[100:101]))
 

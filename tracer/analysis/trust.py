@@ -16,12 +16,13 @@ from tracer.analysis.calls import WAITS, Does, captured, what_calls_do
 from tracer.analysis.idle import named_parts, window_of
 from tracer.analysis.intervals import length, union
 from tracer.analysis.launches import Launches
-from tracer.trace import Bytes, Ints, Kind, Trace
+from tracer.trace import Bools, Bytes, Ints, Kind, Trace
 from tracer.units import show_ns
 
 SKEW_NS = 10_000  # clocks of host and GPU that differ by less are taken as equal
 _FEW = 0.01  # share of orphans that is no reason for doubt
 _FEW_SAMPLES = 30
+_ENDS = 0.01  # of the window: where GPU work ends this close to its end, it goes on after it
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +108,13 @@ def _of_launches(trace: Trace, launches: Launches, does: Bytes, limits: list[str
     served = np.zeros(len(spans), np.bool_)
     served[launches.call] = True
     good = served[rows]
+    last_work = int(spans.end_ns[np.flatnonzero(trace.is_work)].max())
+    if high - last_work < _ENDS * (high - low):
+        # The GPU works until the end: what was launched last still waits in its queue.
+        waiting = _at_the_end(trace, rows, good)
+        if np.any(waiting):
+            limits.append(f"{int(waiting.sum())} launches at the end of the window have their work after it")
+            rows, good = rows[~waiting], good[~waiting]
     orphans = int(np.sum(~good))
     if not len(rows) or orphans <= _FEW * len(rows):
         return (low, high), orphans, True
@@ -118,12 +126,22 @@ def _of_launches(trace: Trace, launches: Launches, does: Bytes, limits: list[str
     first, last = known[0], known[-1]
     if first > 0:
         low = int(spans.start_ns[rows[first]])
-    high = int(spans.end_ns[np.flatnonzero(trace.is_work)].max())
     if last < len(rows) - 1:
-        text += f"; GPU records end {show_ns(window_of(trace)[1] - high)} before the window does"
+        text += f"; GPU records end {show_ns(high - last_work)} before the window does"
     inside = int(np.sum(good))
     limits.append(f"{text}; busy and idle are given only for the part with the other {inside} launches")
-    return (low, high), orphans, False
+    return (low, last_work), orphans, False
+
+
+def _at_the_end(trace: Trace, rows: Ints, good: Bools) -> Bools:
+    """For each launch, whether no launch after it on its thread has its work in the trace."""
+    found = np.zeros(len(rows), np.bool_)
+    tracks = trace.spans.track[rows]
+    for track in np.unique(tracks):
+        mine = np.flatnonzero(tracks == track)
+        served = np.flatnonzero(good[mine])
+        found[mine[served[-1] + 1 if len(served) else 0 :]] = True
+    return found
 
 
 def _of_clocks(trace: Trace, launches: Launches, limits: list[str]) -> int:

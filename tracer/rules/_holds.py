@@ -26,14 +26,19 @@ def held_findings(
     accept: Callable[[list[Wait]], bool] = bool,
     confidence: str = "high",
     together: bool = False,
+    by_op: bool = True,
     notes: Callable[[list[Wait]], tuple[str, ...]] = lambda waits: (),
 ) -> Iterator[Finding]:
-    """Findings of a rule about stalls. `together`: one for each thread, wherever it happened."""
+    """Findings of a rule about stalls.
+
+    `together`: one for each thread, wherever it happened. `by_op`: where lines are not
+    known, one for each operator.
+    """
     groups: dict[tuple[object, ...], list[tuple[Wait, str]]] = {}
     for wait, word in evidence.taken_by(rule):
         where: tuple[object, ...] = (wait.track,)
         if not together:
-            where += (word, _where(wait))
+            where += (word, _where(wait, by_op))
         groups.setdefault(where, []).append((wait, word))
     for group in groups.values():
         waits = [wait for wait, _ in group]
@@ -41,9 +46,11 @@ def held_findings(
             yield _finding(evidence, rule, waits, group[0][1], confidence, together, notes(waits))
 
 
-def _where(wait: Wait) -> tuple[object, ...]:
+def _where(wait: Wait, by_op: bool) -> tuple[object, ...]:
     if wait.place is not None:
         return wait.place.file, wait.place.line
+    if not by_op:
+        return ()
     return wait.library.file if wait.library else "", wait.outermost or wait.call
 
 

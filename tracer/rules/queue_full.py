@@ -36,4 +36,4 @@ def matches(wait: Wait) -> str | None:
 
 def find(evidence: Evidence) -> Iterator[Finding]:
     """One finding for each line and thread."""
-    yield from held_findings(evidence, RULE)
+    yield from held_findings(evidence, RULE, by_op=False)
