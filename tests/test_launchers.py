@@ -107,6 +107,37 @@ def test_stop_after_ends_all_ranks_at_the_same_step(tmp_path: Path):
     assert sorted(line for line in ran.stdout.splitlines() if line) == ["rank 0 did 7", "rank 1 did 7"]
 
 
+SPAWNED = """
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+def work(rank, port):
+    dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=2)
+    model = torch.nn.Linear(8, 8)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    for _ in range(12):
+        model(torch.ones(4, 8)).sum().backward()
+        dist.all_reduce(model.weight.grad)
+        optimizer.step()
+    dist.destroy_process_group()
+if __name__ == "__main__":
+    import socket
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    mp.spawn(work, args=(port,), nprocs=2)
+"""
+
+
+def test_ranks_that_the_program_spawns_itself_are_told_apart(tmp_path: Path):
+    ran = run_tracer(tmp_path, SPAWNED)
+
+    assert ran.status == 0
+    assert ran.manifest["rank"] == 0  # and rank 1 is not recorded
+    assert ran.manifest["world_size"] == 2
+    assert ran.manifest["complete"]
+
+
 def test_a_shell_script_is_followed_to_its_python(tmp_path: Path):
     script = tmp_path / "start.sh"
     script.write_text(f"#!/bin/sh\necho from the shell\nexec {sys.executable} {tmp_path / 'program.py'}\n")

@@ -249,6 +249,16 @@ def test_a_block_is_recorded_by_steps(tmp_path: Path, capsys: pytest.CaptureFixt
     assert "no async gap to see" in capsys.readouterr().out
 
 
+def test_a_block_inside_a_recorded_program_leaves_the_recording_to_it(tmp_path: Path):
+    program = LOOP + "import tracer\nwith tracer.record('inner', steps=2):\n    train(12)\n"
+    ran = run_tracer(tmp_path, program)
+
+    assert ran.status == 0
+    assert ran.manifest["complete"]
+    assert not (tmp_path / "inner").exists()
+    assert [path.name for path in tmp_path.iterdir() if path.is_dir()] == ["traces"]
+
+
 def test_a_whole_block_is_recorded(tmp_path: Path):
     import torch
 
