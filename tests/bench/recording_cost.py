@@ -58,7 +58,7 @@ def command(name: str, gate: Path, out: Path, folder: Path) -> list[str]:
 class Running:
     """A variant's process, importing, and held at a gate until its turn comes."""
 
-    def __init__(self, name: str, number: int) -> None:
+    def __init__(self, name: str) -> None:
         self.name = name
         self._folder = tempfile.TemporaryDirectory()
         folder = Path(self._folder.name)
@@ -69,24 +69,33 @@ class Running:
                 command(name, self._gate, self._out, folder), stdout=log, stderr=log, env=environment, cwd=folder
             )
 
-    def finish(self) -> dict[str, float] | None:
-        """Let it run; the median step of each loop in ms."""
+    def wait_ready(self) -> None:
+        """Until its imports are over."""
+        until = time.monotonic() + 60
+        ready = Path(f"{self._gate}.ready")
+        while not ready.exists() and self._process.poll() is None and time.monotonic() < until:
+            time.sleep(0.02)
+
+    def measure(self) -> None:
+        """Let it run its loops."""
         self._gate.touch()
         until = time.monotonic() + 90
         while not self._out.exists() and self._process.poll() is None and time.monotonic() < until:
             time.sleep(0.02)
-        self._process.poll() is None and time.sleep(0.3)
-        try:
-            times = json.loads(self._out.read_text())
-        except (OSError, ValueError):
-            print(f"{self.name} failed:\n{self._log.read_text()[-3000:]}", file=sys.stderr)
-            times = None
+
+    def result(self) -> dict[str, float] | None:
+        """The median step of each loop in ms, once it has ended."""
         try:
             self._process.wait(60)
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
-        if times is None or (self.name.startswith("tracer") and not self._recorded()):
+        try:
+            times = json.loads(self._out.read_text())
+        except (OSError, ValueError):
+            print(f"{self.name} failed:\n{self._log.read_text()[-3000:]}", file=sys.stderr)
+            return None
+        if self.name.startswith("tracer") and not self._recorded():
             return None
         return {loop: 1e3 * statistics.median(steps) for loop, steps in times.items()}
 
@@ -109,22 +118,21 @@ def measure(names: list[str], rounds: int, limit_s: float) -> tuple[list[Round],
     found: list[Round] = []
     said: dict[str, object] = {}
     turns = [(number, names[(at + number) % len(names)]) for number in range(rounds) for at in range(len(names))]
-    waiting = Running(turns[0][1], 0)
+    waiting = Running(turns[0][1])
     for at, (number, name) in enumerate(turns):
         current = waiting
-        result = current.finish()
-        if at + 1 < len(turns):
-            waiting = Running(turns[at + 1][1], at + 1)
-            time.sleep(3.5)  # its imports are over before it is measured
+        current.wait_ready()
+        current.measure()
+        last = at + 1 == len(turns) or time.monotonic() > end
+        if not last:
+            waiting = Running(turns[at + 1][1])  # imports while this one winds up
+        result = current.result()
         while len(found) <= number:
             found.append({})
         if result is not None:
             found[number][name] = result
             said = getattr(current, "manifest", {}).get("recorders", said) or said
-        if time.monotonic() > end:
-            print(f"stopped after {limit_s:.0f} s: {number + 1} rounds begun", file=sys.stderr)
-            if at + 1 < len(turns):
-                waiting.finish()
+        if last:
             break
     return found, said
 
