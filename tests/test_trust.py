@@ -183,8 +183,8 @@ def test_what_the_reader_left_out_is_passed_on():
     assert not trust.complete
     assert trust.limits[:4] == (
         "the trace is incomplete: the file ends in the middle",
-        "left out while reading: GPU records without a time (2)",
-        "left out while reading: half a row, at byte 99",
+        "while reading: GPU records without a time (2)",
+        "while reading: half a row, first at byte 99",
         "recorder ledger: 5 entries dropped",
     )
 

@@ -16,7 +16,7 @@ from tracer.analysis.calls import WAITS, Does, captured, what_calls_do
 from tracer.analysis.idle import named_parts, window_of
 from tracer.analysis.intervals import length, union
 from tracer.analysis.launches import Launches
-from tracer.trace import Bools, Bytes, Ints, Kind, Trace
+from tracer.trace import NONE, Bools, Bytes, Ints, Kind, Trace
 from tracer.units import show_ns
 
 SKEW_NS = 10_000  # clocks of host and GPU that differ by less are taken as equal
@@ -72,9 +72,9 @@ def _of_reading(trace: Trace, limits: list[str]) -> bool:
         why = trace.meta.get("why", "")
         limits.append("the trace is incomplete" + (f": {why}" if why else ""))
     for loss in trace.losses:
-        at = f", at byte {loss.offset}" if loss.offset >= 0 else ""
+        at = f", first at byte {loss.offset}" if loss.offset >= 0 else ""
         count = f" ({loss.count})" if loss.count > 1 else ""
-        limits.append(f"left out while reading: {loss.what}{count}{at}")
+        limits.append(f"while reading: {loss.what}{count}{at}")
     cleaned = trace.meta.get("names_cleaned", "0")
     if cleaned not in ("", "0"):
         limits.append(f"{cleaned} names held characters that cannot be shown and were cleaned")
@@ -111,7 +111,7 @@ def _of_launches(trace: Trace, launches: Launches, does: Bytes, limits: list[str
     last_work = int(spans.end_ns[np.flatnonzero(trace.is_work)].max())
     if high - last_work < _ENDS * (high - low):
         # The GPU works until the end: what was launched last still waits in its queue.
-        waiting = _at_the_end(trace, rows, good)
+        waiting = _at_the_end(trace, launches, rows)
         if np.any(waiting):
             limits.append(f"{int(waiting.sum())} launches at the end of the window have their work after it")
             rows, good = rows[~waiting], good[~waiting]
@@ -133,14 +133,12 @@ def _of_launches(trace: Trace, launches: Launches, does: Bytes, limits: list[str
     return (low, last_work), orphans, False
 
 
-def _at_the_end(trace: Trace, rows: Ints, good: Bools) -> Bools:
-    """For each launch, whether no launch after it on its thread has its work in the trace."""
-    found = np.zeros(len(rows), np.bool_)
-    tracks = trace.spans.track[rows]
-    for track in np.unique(tracks):
-        mine = np.flatnonzero(tracks == track)
-        served = np.flatnonzero(good[mine])
-        found[mine[served[-1] + 1 if len(served) else 0 :]] = True
+def _at_the_end(trace: Trace, launches: Launches, rows: Ints) -> Bools:
+    """For each launch, whether nothing that its thread put into a queue from there on has its work in the trace."""
+    tracks = trace.spans.track
+    last = np.full(len(trace.tracks), NONE, np.int64)
+    np.maximum.at(last, tracks[launches.call], launches.call)
+    found: Bools = rows > last[tracks[rows]]
     return found
 
 
