@@ -447,3 +447,19 @@ def test_without_steps_the_loop_of_a_repeated_wait_is_the_step(timeline):
     assert found.replay.recorded_ns in (90 * US, 180 * US)  # a read, or a burst of two, is a repetition
     assert found.gains[0].share == pytest.approx(1 - 101 / 180, abs=0.03)
     assert any("aten::item came again" in limit for limit in found.limits)
+
+
+def test_copies_of_one_direction_share_an_engine_across_streams(timeline):
+    def one(t, c):
+        return [
+            (Kind.CALL, "cudaMemcpyAsync", CPU, t, t + 5, c + 1),
+            (Kind.COPY, "Memcpy HtoD (Pinned -> Device)", GPU, t + 10, t + 110, c + 1, 5_000_000),
+            (Kind.CALL, "cudaMemcpyAsync", CPU, t + 6, t + 11, c + 2),
+            (Kind.COPY, "Memcpy HtoD (Pinned -> Device)", GPU_S2, t + 110, t + 210, c + 2, 5_000_000),
+            (Kind.CALL, "cudaDeviceSynchronize", CPU, t + 12, t + 215, c + 3),
+        ]
+
+    found = removing(timeline(*steps_of(6, 250, lambda t, n: one(t, 10 * n))), ("cudaDeviceSynchronize", "no_wait"))
+
+    assert found.replay.error < 0.001
+    assert likely_us(found) == pytest.approx(250 - 201, abs=2)  # not 250 - 101, as two free streams would have it

@@ -55,6 +55,7 @@ def find_waits(
     parts.extend(_on_devices(trace, mine.take(whole), works, streams))
     parts.append(_on_events(trace, mine.take(does == Does.EVENT_WAIT), works))
     parts.append(_between_streams(trace, works, streams, rank, window_ns))
+    parts.extend(_on_engines(trace, works))
     return _mark_first(Waits.join(parts), works)
 
 
@@ -187,6 +188,26 @@ def _between_streams(
         target[mine] = last_launched(works, int(one), spans.start_ns[rows[mine]])
     real = (waiting >= 0) & (target != NONE)
     return _waits(trace, rows[real], spans.track[rows[real]], target[real], hold=True, stream=waiting[real])
+
+
+def _on_engines(trace: Trace, works: Works) -> list[Waits]:
+    """Copies of one direction share an engine: one waits for the one before it, whatever its stream."""
+    spans = trace.spans
+    device = np.array([t.device for t in trace.tracks] or [NONE])[spans.track[works.work]]
+    parts = []
+    for direction in ("HtoD", "DtoH"):
+        named = np.array([direction in name for name in trace.names] or [False])[spans.name[works.work]]
+        for one in np.unique(device[named]):
+            rows = np.flatnonzero(named & (device == one) & (works.call != NONE))
+            before = np.roll(rows, 1)
+            other = works.stream[before] != works.stream[rows]
+            # What went before the window is taken to be like its end.
+            target = np.where(np.arange(len(rows)) > 0, before, -2 - works.stream[before])[other]
+            after = rows[other]
+            holds = _waits(trace, works.call[after], works.track[after], target, hold=True, stream=works.stream[after])
+            columns = {name: getattr(holds, name) for name in Waits.columns()}
+            parts.append(Waits.of(**(columns | {"end_ns": holds.start_ns})))  # the call's time is its launch's
+    return parts
 
 
 def _mark_first(waits: Waits, works: Works) -> Waits:
