@@ -368,3 +368,9 @@ def test_a_file_that_lists_something_else_is_refused(read):
         read(b"[1, 2, 3]")
     with pytest.raises(TraceError, match="without a list of events"):
         read(json.dumps({"hello": "world"}).encode())
+
+
+def test_a_file_cannot_speak_for_our_own_readers(read):
+    trace = read(write(LAUNCH, **{"recorder.ledger": "no JSON", "complete": "false", "clock_error_ns": "x"}))
+
+    assert not {"recorder.ledger", "complete", "clock_error_ns"} & set(trace.meta)

@@ -25,6 +25,12 @@ from tracer.readers._stamps import integer
 from tracer.readers._tracks import TrackFinder
 from tracer.trace import Ids, Loss, Trace
 
+# Keys of the file that are told on; no others, since Trace.meta is also where readers leave word for the analysis.
+_TOLD = re.compile(
+    r"\w+_version|(?:with|record|profile)_\w+|PT_PROFILER_\w+|host_name|trace_id|traceName|schemaVersion"
+    r"|displayTimeUnit|baseTimeNanoseconds"
+)
+
 
 def accepts(path: Path, head: bytes) -> bool:
     """Whether this looks like JSON, plain or compressed, or is a folder of such files."""
@@ -110,7 +116,7 @@ def read(
             why="it is another recording of the same rank",
             fix="give the files one at a time",
         )
-    _add_meta(builder, framer.keys, rank)
+    _add_meta(builder, framer.keys, columns, rank)
     if columns.rows:
         shift = integer(framer.keys.get("baseTimeNanoseconds", 0))
         tracks = TrackFinder(columns, rank, threads or {}, names or {})
@@ -169,13 +175,16 @@ def _rank(keys: dict[str, Any], path: Path, otherwise: int) -> int:
     return otherwise if named is None else named
 
 
-def _add_meta(builder: TraceBuilder, keys: dict[str, Any], rank: int) -> None:
+def _add_meta(builder: TraceBuilder, keys: dict[str, Any], columns: EventColumns, rank: int) -> None:
     """What the file says about itself."""
     meta = builder.meta
     meta.setdefault("format", "kineto")
     for key, value in keys.items():
-        if isinstance(value, str | int | float):
+        if isinstance(value, str | int | float) and _TOLD.fullmatch(key):
             meta.setdefault(key, str(value))
+    for pid, name in columns.process_names.items():
+        if not columns.process_labels.get(pid, "CPU").startswith(("GPU", "NPU")):
+            meta.setdefault(f"process.{integer(pid)}", name)
     info = keys.get("distributedInfo")
     for key in ("world_size", "backend"):
         if isinstance(info, dict) and key in info:
