@@ -262,6 +262,16 @@ def test_a_line_that_is_not_known_is_not_exact():
     assert places.of_span(sync) == Place("/my/train.py", 0, "busy", None, "lines", False, "")
 
 
+def test_samples_know_more_than_a_line_that_is_not_known():
+    story = Story(*ITEM).ran(0, 200, ("/my/train.py", NONE, "busy"))
+    story.sampled(30, ("/my/train.py", 24, "busy")).sampled(60, ("/my/train.py", 24, "busy"))
+
+    places, sync = story.of("cudaStreamSynchronize")
+
+    assert where(places.of_span(sync)) == ("/my/train.py", 24, "samples")
+    assert where(places.at(0, 20 * US, 80 * US)) == ("/my/train.py", 24, "samples")
+
+
 PYTHON = (
     (Kind.PYTHON, "train.py(30): <module>", CPU, 0, 300),
     (Kind.PYTHON, "train.py(2): step", CPU, 5, 200),

@@ -65,7 +65,7 @@ class Places:
             written = written_as(self._trace, name)
             if one != NONE and self._user_frame(one) != NONE:
                 answer[place == number] = self._id(("ledger", one, line, written))
-            elif line != NONE:
+            elif line != NONE and self._trace.frames.line[line] != NONE:
                 answer[place == number] = self._id(("lines", line, NONE, written))
         missing = np.flatnonzero(answer == NONE)
         for at, frame in zip(missing.tolist(), calling_frames(self._trace, self._lines, rows[missing]), strict=True):
@@ -76,6 +76,8 @@ class Places:
                 answer[at] = self._sampled_or_recorded(
                     int(rows[at]), int(track[at]), int(start[at]), int(end[at]), written
                 )
+        for at in np.flatnonzero((answer == NONE) & (running != NONE)).tolist():
+            answer[at] = self._id(("lines", int(running[at]), NONE, frozenset()))
         for at in np.flatnonzero((answer == NONE) & (ledger != NONE)).tolist():
             answer[at] = self._id(("ledger", int(ledger[at]), NONE, frozenset()))
         return answer
@@ -162,12 +164,15 @@ class Places:
         return frame
 
     def _most(self, track: int, start: int, end: int) -> int:
-        frame = self._longest_line(track, start, end)
-        if frame != NONE:
-            return self._id(("lines", frame, NONE, frozenset()))
+        ran = self._longest_line(track, start, end)
+        if ran != NONE and self._trace.frames.line[ran] != NONE:
+            return self._id(("lines", ran, NONE, frozenset()))
+        # A function that was too busy to be watched line by line: a sample knows more.
         frame = self._sampled(track, start, end)
         if frame != NONE:
             return self._id(("samples", frame, NONE, frozenset()))
+        if ran != NONE:
+            return self._id(("lines", ran, NONE, frozenset()))
         chain = self._functions.chain_at(track, start)
         return NONE if chain == NONE else self._id(("events", chain, NONE, frozenset()))
 
