@@ -463,3 +463,34 @@ def test_copies_of_one_direction_share_an_engine_across_streams(timeline):
 
     assert found.replay.error < 0.001
     assert likely_us(found) == pytest.approx(250 - 201, abs=2)  # not 250 - 101, as two free streams would have it
+
+
+def test_each_rank_is_replayed_by_itself(timeline):
+    # Rank 0 has 55 us of host work after its wait, rank 1 has 155: its step is the slower one.
+    def rank(number, host):
+        cpu, gpu = (number, 100 + number, 1, NONE, "main"), (number, 100 + number, 7, 0, "stream 7")
+        rows, length = [], 115 + host
+        for n in range(4):
+            t = n * length
+            rows += [
+                (Kind.MARK, f"ProfilerStep#{n}", cpu, t, t + length),
+                (Kind.CALL, "cudaLaunchKernel", cpu, t, t + 5, 10 * n + 1),
+                (Kind.KERNEL, "gemm", gpu, t + 10, t + 110, 10 * n + 1),
+                (Kind.CALL, "cudaStreamSynchronize", cpu, t + 6, t + 115, 10 * n + 2),
+            ]
+        return rows
+
+    trace = timeline(*rank(0, 55), *rank(1, 155))
+    launches = find_launches(trace)
+    stalls = find_stalls(trace, launches)
+    ranks = np.array([t.rank for t in trace.tracks])[stalls.track]
+    removals = [
+        Removal(number, stalls.call[ranks == number], stalls.op[ranks == number], "no_wait") for number in (0, 1)
+    ]
+
+    found = predict(trace, launches, stalls, find_steps(trace), removals)
+
+    assert likely_us(found, 0) == pytest.approx(170 - 101, abs=1)
+    assert likely_us(found, 1) == pytest.approx(270 - 161, abs=1)
+    assert found.replay.recorded_ns == 270 * US
+    assert any("each rank" in limit for limit in found.limits)

@@ -12,7 +12,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+
+import numpy as np
 
 from tracer.analysis.intervals import total
 from tracer.analysis.launches import Launches
@@ -46,8 +48,33 @@ class Prediction:
 
 
 def predict(trace: Trace, launches: Launches, stalls: Stalls, steps: Steps, removals: Sequence[Removal]) -> Prediction:
-    """Gains of all removals, the replay's own error, and what holds the program."""
-    window = find_window(trace, launches, stalls, steps)
+    """Gains of all removals, the replay's own error, and what holds the program.
+
+    Each rank is replayed by itself; the replay and the verdicts are those of the slowest.
+    """
+    ranks = np.array([track.rank for track in trace.tracks] or [0])
+    of = [int(ranks[trace.spans.track[removal.calls[0]]]) if len(removal.calls) else NONE for removal in removals]
+    all_ranks = sorted({int(rank) for rank in ranks[trace.spans.track[launches.call]]} or {0})
+    chosen = {rank: [i for i, one in enumerate(of) if one == rank] for rank in all_ranks}
+    found = {
+        rank: _of_rank(trace, launches, stalls, steps, [removals[i] for i in rows], rank)
+        for rank, rows in chosen.items()
+    }
+    gains: list[Gain | None] = [None] * len(removals)
+    for rank, rows in chosen.items():
+        for row, gain in zip(rows, found[rank].gains, strict=True):
+            gains[row] = gain
+    slowest = max(found.values(), key=lambda one: (not one.replay.abstained, one.replay.recorded_ns))
+    limits = [limit for one in found.values() for limit in one.limits]
+    if len(found) > 1:
+        limits.append("each rank was replayed by itself: collectives keep the time they took, with waiting for others")
+    return replace(slowest, gains=tuple(gains), limits=tuple(dict.fromkeys(limits)))
+
+
+def _of_rank(
+    trace: Trace, launches: Launches, stalls: Stalls, steps: Steps, removals: Sequence[Removal], rank: int
+) -> Prediction:
+    window = find_window(trace, launches, stalls, steps, rank)
     if window is None:
         return _abstain(removals, "no GPU work with its launching call in the trace")
     graph = build_graph(trace, launches, stalls, window.rank, (window.low_ns, window.high_ns), window.track)

@@ -28,8 +28,11 @@ class Window:
     repeats: str = ""  # without steps: the call that came again and again
 
 
-def find_window(trace: Trace, launches: Launches, stalls: Stalls, steps: Steps) -> Window | None:
-    """The stretch to replay; None without launches."""
+def find_window(trace: Trace, launches: Launches, stalls: Stalls, steps: Steps, rank: int) -> Window | None:
+    """The stretch of one rank to replay; None if it launched nothing."""
+    mine = np.array([track.rank == rank for track in trace.tracks] or [False])
+    launches = launches.take(mine[trace.spans.track[launches.call]])
+    stalls, steps = stalls.take(mine[stalls.track]), steps.take(mine[steps.track])
     if not len(launches):
         return None
     return _of_steps(trace, launches, steps) or _of_repeats(trace, launches, stalls) or _whole(trace, launches)
