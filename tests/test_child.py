@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -14,6 +15,7 @@ import torch
 from tests.running import LOOP, run_tracer
 from tracer import config
 from tracer.recording import runs
+from tracer.recording.begin import when_cuda_is_up
 from tracer.recording.child import Child
 
 
@@ -39,21 +41,21 @@ def profile_function() -> Any:
     return nothing
 
 
-def test_recording_begins_when_cuda_is_up_and_not_in_the_middle(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, profile_function: Any
-):
-    child = child_of(tmp_path)
+def test_recording_begins_when_cuda_is_up_and_not_in_the_middle(monkeypatch: pytest.MonkeyPatch, profile_function: Any):
     seen: list[str] = []
+    queued: list[Callable[[], None]] = []
     state = {"up": False}
 
     def _lazy_init() -> None:
-        child._cuda_begins()  # as one of torch's queued calls
+        for call in queued:
+            call()
         seen.append("initialising")
         state["up"] = True
 
     monkeypatch.setattr(torch.cuda, "_lazy_init", _lazy_init)
+    monkeypatch.setattr(torch.cuda, "_lazy_call", queued.append)
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: state["up"])
-    monkeypatch.setattr(child, "arm", lambda: seen.append("armed"))
+    when_cuda_is_up(lambda: seen.append("armed"))
     sys.setprofile(profile_function)
     try:
         torch.cuda._lazy_init()
@@ -65,19 +67,22 @@ def test_recording_begins_when_cuda_is_up_and_not_in_the_middle(
     assert seen == ["initialising", "armed", "back in the program"]
 
 
-def test_cuda_that_fails_to_start_arms_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    child = child_of(tmp_path)
+def test_cuda_that_fails_to_start_arms_nothing(monkeypatch: pytest.MonkeyPatch):
+    seen: list[str] = []
+    queued: list[Callable[[], None]] = []
 
     def _lazy_init() -> None:
-        child._cuda_begins()
+        queued[0]()
         raise RuntimeError("no driver")
 
     monkeypatch.setattr(torch.cuda, "_lazy_init", _lazy_init)
+    monkeypatch.setattr(torch.cuda, "_lazy_call", queued.append)
+    when_cuda_is_up(lambda: seen.append("armed"))
     with pytest.raises(RuntimeError, match="no driver"):
         torch.cuda._lazy_init()
 
     assert sys.getprofile() is None
-    assert not list(tmp_path.iterdir())
+    assert seen == []
 
 
 def test_a_fault_of_ours_ends_the_recording_and_not_the_program(tmp_path: Path):

@@ -8,13 +8,10 @@ program never sees it.
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import functools
 import math
 import os
-import re
 import signal
-import sys
 import threading
 import time
 import traceback
@@ -22,21 +19,19 @@ from _thread import RLock, get_ident, start_new_thread
 from collections.abc import Callable
 from pathlib import Path
 from threading import get_native_id
-from types import FrameType
 from typing import Any
 
 from tracer import recording
 from tracer.recording import runs
+from tracer.recording.begin import goes_by_time, is_helper, may_have_gpu, when_cuda_is_up
 from tracer.recording.capture import Capture
 from tracer.recording.exits import Exits, undisturbed
 from tracer.recording.rivals import Rivals
 from tracer.recording.steps import RANKS, StepHooks
+from tracer.recording.stopping import Stopping
 from tracer.recording.window import WHOLE_PROGRAM_S, Phase, Plan
 
-_STEPPING = re.compile(r"\.step\(|\boptim\b|Trainer\b|\.fit\(|record_function|profiler")
 _NO_STEP_S = 30.0  # after so long without any step, a window of seconds is recorded instead
-_STOP = "stop"  # in the run's folder: the boundary at which all ranks end
-_ALONE = ("torch._inductor.compile_worker", "multiprocessing.resource_tracker", "torch.distributed.run", "torchrun")
 
 
 def _guarded(method: Callable[..., None]) -> Callable[..., None]:
@@ -65,8 +60,7 @@ class Child:
         self._alive = True
         self._armed_ns = 0
         self._source = ""
-        self._told_s = 0.0
-        self._stop_at: int | None = None
+        self._stopping = Stopping(folder, self._plan)
         self._capture: Capture | None = None
         self._hooks: StepHooks | None = None
         self._rivals: Rivals | None = None
@@ -83,51 +77,14 @@ class Child:
         self._rivals = Rivals(self._our_profiler, self)
         if at_once or torch.cuda.is_initialized():
             self.arm()
-        elif _has_gpu():
-            torch.cuda._lazy_call(self._cuda_begins)
-        elif self._by_time() and not _is_helper():
+        elif may_have_gpu():
+            when_cuda_is_up(self._cuda_is_up)
+        elif goes_by_time(self._run) and not is_helper():
             self.arm()
-
-    def _cuda_begins(self) -> None:
-        """Called by torch in the middle of its initialisation: arm as soon as that returns.
-
-        Never inside it: its lock is held, and a profiler that starts there waits for CUDA,
-        which waits for it. The end is seen by a profile function that lives so long only.
-        """
-        import torch
-
-        before = sys.getprofile()
-        initialise = torch.cuda._lazy_init.__code__
-
-        def returned(frame: FrameType, event: str, arg: Any) -> None:
-            if event == "return" and frame.f_code is initialise:
-                sys.setprofile(before)
-                self._cuda_is_up()
-
-        sys.setprofile(returned)
 
     @_guarded
     def _cuda_is_up(self) -> None:
-        import torch
-
-        if torch.cuda.is_initialized():
-            self.arm()
-
-    def _by_time(self) -> bool:
-        return self._plan.by_time or self._run.window.step_from == "time" or self._stepless()
-
-    def _stepless(self) -> bool:
-        """Whether nothing was asked for, and the program's main file shows no sign of steps."""
-        window = self._run.window
-        if self._run.kind == "library":
-            return window.steps is None
-        if window.step_from != "auto" or window.steps or window.every or window.signal:
-            return False
-        main = getattr(sys.modules.get("__main__"), "__file__", None) or (sys.argv[0] if sys.argv else "")
-        try:
-            return not _STEPPING.search(Path(main).read_text(encoding="utf-8", errors="replace"))
-        except OSError:
-            return False
+        self.arm()
 
     def arm(self) -> None:
         """The program uses CUDA, or steps: from now on this process is recorded."""
@@ -143,7 +100,7 @@ class Child:
 
     def _arm(self) -> None:
         plan = self._plan
-        if not plan.by_time and self._by_time():
+        if not plan.by_time and goes_by_time(self._run):
             plan.whole_program(math.inf if self._run.kind == "library" else WHOLE_PROGRAM_S)
         if not Capture.wanted(self._run):
             if not plan.window.stop_after:
@@ -192,7 +149,7 @@ class Child:
                 self._advance(now)
             finally:
                 self._inside = 0
-        self._stop_if_due()
+        self._stopping.if_due(self.number, self._capture is not None, self.finish)
 
     def _advance(self, now: int) -> None:
         """Go on to the phase that begins here."""
@@ -213,12 +170,12 @@ class Child:
         if before is Phase.OPEN and after is not Phase.OPEN:
             with undisturbed():
                 capture.close(self.number)
-            self._window_closed()
+            self._stopping.closed(self.number)
             capture.steps.add(["step", time.monotonic_ns(), self.number, get_native_id(), False])
         elif before is Phase.WAITING and after is not Phase.WAITING:
             capture.steps.add(["step", now + 1, -1, get_native_id(), False])  # steps that warm up are of no pace
             capture.warm(self.number, self._source or "time")
-            self._announce_stop()
+            self._stopping.announce()
         if after is Phase.OPEN:
             if before is Phase.OPEN:
                 capture.step(self.number)
@@ -229,10 +186,6 @@ class Child:
         capture.open(self.number)
         if self._plan.seconds is not None and math.isfinite(self._plan.seconds):
             start_new_thread(self._later, (self._plan.seconds, self._time_is_up))
-
-    def _window_closed(self) -> None:
-        if self._plan.window.stop_after and self._plan.by_time:
-            self._say_stop(self.number + 2)
 
     # Windows of seconds, and windows on demand.
 
@@ -268,11 +221,11 @@ class Child:
             try:
                 self._plan.close(self.number)
                 capture.close(self.number)
-                self._window_closed()
+                self._stopping.closed(self.number)
             finally:
                 self._inside = 0
-        if self._plan.window.stop_after and self.number == 0:
-            _raise_exit_in_main()
+        if self.number == 0:
+            self._stopping.without_steps()
 
     @_guarded
     def _each_second(self) -> None:
@@ -337,33 +290,6 @@ class Child:
                 plan.drop()
 
     # The end.
-
-    def _announce_stop(self) -> None:
-        """Tell the other ranks where a window that nobody could foresee will end."""
-        if self._plan.window.stop_after and self._plan.closes_at is not None:
-            self._say_stop(self._plan.closes_at)
-
-    def _say_stop(self, number: int) -> None:
-        self._stop_at = number
-        try:
-            (self._folder / _STOP).write_text(str(number))
-        except OSError:
-            return
-
-    def _stop_if_due(self) -> None:
-        """End the program where its window has closed, at the same step on all ranks."""
-        if not self._plan.window.stop_after:
-            return
-        if self._stop_at is None:
-            try:
-                self._stop_at = int((self._folder / _STOP).read_text() or 0) or None
-            except (OSError, ValueError):
-                self._stop_at = None if self._capture is not None else self._plan.stops_at
-        if self._stop_at is not None and self.number >= self._stop_at:
-            if self.number > self._stop_at + 1:  # the program caught SystemExit and goes on
-                self.finish("")
-                _flush_and_leave()
-            raise SystemExit(0)
 
     @_guarded
     def finish(self, why: str = "") -> None:
@@ -435,31 +361,6 @@ def _after_fork() -> None:
 
 
 os.register_at_fork(after_in_child=_after_fork)
-
-
-def _has_gpu() -> bool:
-    """Whether there may be a GPU, without asking the driver: that would harm a later fork."""
-    return any(Path(path).exists() for path in ("/dev/nvidiactl", "/dev/kfd", "/dev/dxg"))
-
-
-def _is_helper() -> bool:
-    """Whether this process only serves others: launchers, workers, trackers."""
-    words = " ".join(sys.orig_argv)
-    return "--multiprocessing-fork" in words or "forkserver" in words or any(word in words for word in _ALONE)
-
-
-def _raise_exit_in_main() -> None:
-    """End a program that does not step, from another thread."""
-    main = ctypes.c_ulong(threading.main_thread().ident or 0)
-    ctypes.pythonapi.PyThreadState_SetAsyncExc(main, ctypes.py_object(SystemExit))
-    time.sleep(5)
-    _flush_and_leave()
-
-
-def _flush_and_leave() -> None:
-    for stream in (sys.stdout, sys.stderr):
-        stream.flush()
-    os._exit(0)
 
 
 def start(folder: str) -> None:
