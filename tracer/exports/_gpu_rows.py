@@ -6,21 +6,20 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from tracer.analysis.intervals import covered
-from tracer.analysis.launches import busy, device_tracks, lead, queue_depth
+from tracer.analysis.launches import device_tracks
 from tracer.exports import _colours as colours
 from tracer.exports._arrows import GPU_SPAN, GRAPH, IDLE
 from tracer.exports._host_rows import counter_rows
 from tracer.exports._lanes import free_lanes, nested_lanes, open_at_start
+from tracer.exports._load_rows import load_rows
 from tracer.exports._naming import stream_name
-from tracer.exports._rows import Arg, Counter, Row, Slices
+from tracer.exports._rows import Arg, Row, Slices
 from tracer.exports._scene import Scene, shown_durations
 from tracer.exports._spans import lane_rows
-from tracer.trace import NONE, Floats, Ids, Ints, Kind
-from tracer.units import NS_PER_MS, NS_PER_US, show_bytes, show_ns
+from tracer.trace import NONE, Ids, Ints, Kind
+from tracer.units import show_bytes
 
 SHOWN_GAPS = 12  # gaps drawn above each other; those further back in the queue have a row of their own
-_BINS = 2_000
 
 
 def gpu_rows(scene: Scene, rank: int, device: int) -> Iterator[Row]:
@@ -29,7 +28,7 @@ def gpu_rows(scene: Scene, rank: int, device: int) -> Iterator[Row]:
     key = f"gpu {rank} {device}"
     name = trace.meta.get(f"device.{rank}.{device}", "")
     yield Row(key, f"GPU {device}{scene.of_rank(rank)}" + (f": {name}" if name else ""), heading=True)
-    yield from _load_rows(scene, rank, device, key)
+    yield from load_rows(scene, rank, device, key)
     yield from _gap_rows(scene, rank, device, key)
     tracks = np.flatnonzero(device_tracks(trace, rank, device))
     for place, track in enumerate(sorted(tracks, key=lambda t: trace.tracks[t].lane)):
@@ -38,64 +37,6 @@ def gpu_rows(scene: Scene, rank: int, device: int) -> Iterator[Row]:
     yield from _idle_rows(scene, rank, device, key)
     yield from counter_rows(scene, rank, device, key, 905)
     yield from _mark_rows(scene, tracks, key)
-
-
-def _load_rows(scene: Scene, rank: int, device: int, key: str) -> Iterator[Row]:
-    trace, launches = scene.trace, scene.launches
-    working = busy(trace, rank, device)
-    if not len(working[0]):
-        return
-    low, high = int(working[0][0]), int(working[1][-1])
-    width = _round_width((high - low) / _BINS)
-    edges = np.arange(low, high + width, width, dtype=np.int64)
-    share = np.round(covered(working, edges[:-1], edges[1:]) * 100 / width, 1)
-    yield Row(
-        f"{key} busy",
-        "GPU busy",
-        key,
-        1,
-        f"How much of each {show_ns(width)} some kernel, copy or fill was running, over all streams.",
-        counter=_steps(edges, np.append(share, 0.0), "%"),
-    )
-    tracks = np.flatnonzero(device_tracks(trace, rank, device))
-    if not np.isin(trace.spans.track[launches.work], tracks).any():
-        return
-    parts = [queue_depth(trace, launches, int(track)) for track in tracks]
-    times = np.concatenate([part[0] for part in parts])
-    changes = np.concatenate([np.diff(part[1], prepend=0) for part in parts])
-    order = np.argsort(times, kind="stable")
-    depth = Counter(*_last_of_each(times[order], np.cumsum(changes[order])), unit="launches")
-    text = "Work that the host has launched and the GPU has not finished. 0: the GPU waits for the host."
-    yield Row(f"{key} depth", "Queue depth", key, 2, text, counter=depth)
-    times, ahead = lead(trace, launches, rank, device)
-    text = "By how much GPU time the host is ahead: the work that is queued, in time. A stall brings it to 0."
-    ahead = np.maximum(ahead, 0)
-    unit, scale = ("ms", NS_PER_MS) if int(ahead.max(initial=0)) >= NS_PER_MS else ("us", NS_PER_US)
-    yield Row(f"{key} lead", "Host's lead", key, 3, text, counter=_steps(times, _levels(ahead / scale), unit))
-
-
-def _round_width(wanted: float) -> int:
-    """1, 2 or 5 times a power of ten, at least 1 us."""
-    power = 10 ** max(3, int(np.floor(np.log10(max(wanted, 1_000)))))
-    return next(int(power * step) for step in (1, 2, 5, 10) if power * step >= min(wanted, power * 10))
-
-
-def _last_of_each(times: Ints, values: Ints) -> tuple[Ints, Ints]:
-    last = np.append(times[1:] > times[:-1], True)
-    return times[last], values[last]
-
-
-def _levels(values: Floats) -> Floats:
-    """Values in 500 levels at most, and in few binary digits, which is what a row can show."""
-    level = max(1 / 1024, 2.0 ** np.ceil(np.log2(max(float(values.max(initial=0)), 1.0) / 500)))
-    found: Floats = np.ceil(values / level) * level
-    return found
-
-
-def _steps(times: Ints, values: np.ndarray, unit: str) -> Counter:
-    """Only where the value changes."""
-    keep = np.append(True, values[1:] != values[:-1])
-    return Counter(times[keep], values[keep], unit)
 
 
 def _gap_rows(scene: Scene, rank: int, device: int, key: str) -> Iterator[Row]:
@@ -142,20 +83,26 @@ def _stream_rows(scene: Scene, track: int, key: str, rank: int) -> Iterator[Row]
     lanes = free_lanes(spans.start_ns[rows], spans.end_ns[rows])
     name = stream_name(trace.tracks[track].lane)
     text = "Kernels as they ran. The arrow into one comes from the call that launched it."
-    graphs = scene.graphs.take(scene.graphs.track == track)
-    first = np.concatenate((graphs.start_ns, spans.start_ns[rows[lanes == 0]]))
-    longest = np.concatenate((graphs.dur_ns, spans.dur_ns[rows[lanes == 0]]))
-    order = np.lexsort((-longest, first))
-    fits = not len(graphs) or not nested_lanes(first[order], longest[order]).any()
+    graphs = np.flatnonzero(scene.graphs.track == track)
+    fits = not len(graphs) or _nest_above(scene, graphs, rows[lanes == 0])
     for lane in range(int(lanes.max()) + 1):
         parts = list(_kernel_slices(scene, rows[lanes == lane]))
         if lane == 0 and fits:
             parts = [_unordered(part) for part in parts] if len(graphs) else parts
-            parts += _graph_slices(scene, np.flatnonzero(scene.graphs.track == track))
+            parts += _graph_slices(scene, graphs)
         yield Row(f"{key} stream {track} {lane}", name, key, rank, text, tuple(parts))
     if not fits:
-        parts = _graph_slices(scene, np.flatnonzero(scene.graphs.track == track))
+        parts = _graph_slices(scene, graphs)
         yield from lane_rows(f"{key} graphs {track}", f"{name}: graphs", key, rank, "Launches of CUDA graphs.", parts)
+
+
+def _nest_above(scene: Scene, graphs: Ints, kernels: Ids) -> bool:
+    """Whether graphs can lie over their kernels on one lane."""
+    spans, whole = scene.trace.spans, scene.graphs.take(graphs)
+    start = np.concatenate((whole.start_ns, spans.start_ns[kernels]))
+    dur = np.concatenate((whole.dur_ns, spans.dur_ns[kernels]))
+    order = np.lexsort((-dur, start))
+    return not nested_lanes(start[order], dur[order]).any()
 
 
 def _unordered(part: Slices) -> Slices:

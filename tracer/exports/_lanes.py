@@ -80,7 +80,8 @@ def _wrong(start_ns: Ints, ends: Ints) -> Bools:
     # The slice just before is the innermost open one, unless it is closed.
     closed = ends[:-1] <= start_ns[1:]
     wrong[1:] |= ~closed & (ends[1:] > ends[:-1])
-    waiting = np.flatnonzero(closed) + 1
+    # Where nothing is open any more there is nothing to cross.
+    waiting = np.flatnonzero(closed & (np.maximum.accumulate(ends)[:-1] > start_ns[1:])) + 1
     candidate = np.arange(-1, len(start_ns) - 1)
     candidate[waiting] = candidate[waiting - 1]
     waiting = waiting[candidate[waiting] >= 0]
