@@ -113,6 +113,15 @@ def test_stop_after_ends_the_program_with_its_window(tmp_path: Path):
     assert ran.manifest["complete"]
 
 
+def test_stop_after_ends_a_program_that_does_not_step(tmp_path: Path):
+    program = "import torch\nprint('begun', flush=True)\nwhile True:\n    torch.ones(8) + 1\n"
+    ran = run_tracer(tmp_path, program, settings=("window.skip=0", "window.seconds=0.5", "window.stop_after=true"))
+
+    assert ran.status == 0
+    assert ran.stdout == "begun\n"
+    assert ran.manifest["complete"]
+
+
 def test_windows_repeat_each_in_a_folder_of_its_own(tmp_path: Path):
     ran = run_tracer(tmp_path, LOOP + "train(16)", settings=(*SHORT, "window.every=6", "record.samples=false"))
 
