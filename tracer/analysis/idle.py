@@ -8,7 +8,8 @@ Between two pieces of work, what ended the gap decides whom to ask. If that work
 already launched when the gap began, the host is not to blame: a short gap is the
 device's own (`gpu.gap`), a long one waits for another stream, an event, a peer copy or
 another process that shares the device (`gpu.wait`). Else it is the thread that launched
-it, then the thread that launches most, and of several causes at one moment the first of:
+it, if it feeds the device (a tenth of its GPU time or more), else the one that feeds it
+most; then the others that feed it. Of several causes at one moment it is the first of:
 
 1. the profiler's own work (`profiler`);
 2. a call that holds the thread (`stall`): the row names it;
@@ -34,7 +35,7 @@ import numpy as np
 
 from tracer.analysis.idle_layers import find_layers, named_parts, window_of
 from tracer.analysis.intervals import Union, clip, distinct, gaps, intersect, subtract, union
-from tracer.analysis.launches import Launches, busy, device_tracks, find_devices, find_processes
+from tracer.analysis.launches import Launches, busy, device_tracks, feeding_threads, find_devices, find_processes
 from tracer.analysis.stalls import Stalls
 from tracer.trace import NONE, Ids, Ints, Table, Trace
 
@@ -117,10 +118,11 @@ def _of_device(trace: Trace, launches: Launches, stalls: Stalls, rank: int, devi
         short = closes - opens <= _OWN_GAP_NS
         add("gpu.gap", (opens[queued & short], closes[queued & short]), NONE)
         add("gpu.wait", (opens[queued & ~short], closes[queued & ~short]), NONE)
-        process = find_processes(trace)
-        mine = process[order]
-        main = _main_track(trace, launches, process, int(mine))
-        thread = np.where(known, trace.spans.track[np.maximum(calls, 0)], main)
+        feeds, main = feeding_threads(trace, launches, rank, device)
+        if main == NONE:
+            main = _any_thread(trace, order)
+        caller = trace.spans.track[np.maximum(calls, 0)]
+        thread = np.where(known & feeds[caller], caller, main)
         rebuilt = _rebuilt(trace, launches, rank, device)
         for track in distinct(thread[~queued]):
             chosen = (thread == track) & ~queued
@@ -128,7 +130,8 @@ def _of_device(trace: Trace, launches: Launches, stalls: Stalls, rank: int, devi
             if track == NONE:
                 add("unknown", rest, NONE)
                 continue
-            for one, layer in find_layers(trace, stalls, (opens, closes), rebuilt, int(track), main, device):
+            others = [one for one in np.flatnonzero(feeds).tolist() if one != track]
+            for one, layer in find_layers(trace, stalls, (opens, closes), rebuilt, [int(track), *others], device):
                 part, at = _overlap(rest, layer.starts, layer.ends)
                 add(layer.cause, part, one, None if layer.stall is None else layer.stall[at])
                 rest = subtract(rest, union(layer.starts, layer.ends))
@@ -155,13 +158,10 @@ def _with_next_work(trace: Trace, idle: Idle, rank: int, device: int) -> Idle:
     return Idle.of(**(columns | {"next_work": found}))
 
 
-def _main_track(trace: Trace, launches: Launches, process: Ids, one: int) -> int:
-    """The thread of a process that launches most, NONE if none does."""
-    tracks = trace.spans.track[launches.call]
-    tracks = tracks[process[tracks] == one]
-    if len(tracks):
-        return int(np.bincount(tracks).argmax())
-    host = [i for i, t in enumerate(trace.tracks) if not t.on_gpu and process[i] == one]
+def _any_thread(trace: Trace, stream: int) -> int:
+    """A thread of the process that owns a stream, NONE if there is none."""
+    process = find_processes(trace)
+    host = [i for i, t in enumerate(trace.tracks) if not t.on_gpu and process[i] == process[stream]]
     return host[0] if host else NONE
 
 

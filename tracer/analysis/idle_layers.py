@@ -47,13 +47,13 @@ def window_of(trace: Trace) -> tuple[int, int]:
 
 
 def find_layers(
-    trace: Trace, stalls: Stalls, idle: Union, rebuilt: Ints, track: int, main: int, device: int
+    trace: Trace, stalls: Stalls, idle: Union, rebuilt: Ints, threads: list[int], device: int
 ) -> list[tuple[int, Layer]]:
     """What can explain idle time, in order of precedence, with the thread that each is on."""
     spans = trace.spans
     overhead = np.flatnonzero((spans.kind == Kind.OVERHEAD) & trace.name_rows(*_OVERHEAD))
     layers = [(NONE, Layer("profiler", *union(spans.start_ns[overhead], spans.end_ns[overhead])))]
-    threads = [track] if main in (track, NONE) else [track, main]
+    track = threads[0]
     for one in threads:
         layers.append((one, _stall_layer(stalls, one)))
     for one in threads:

@@ -17,6 +17,8 @@ import numpy as np
 from tracer.analysis.intervals import Union, distinct, union
 from tracer.trace import NONE, Bools, Ids, Ints, Kind, Table, Trace
 
+_FEEDS = 0.1  # of a device's GPU time
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Launches(Table):
@@ -109,6 +111,20 @@ def find_devices(trace: Trace) -> list[tuple[int, int]]:
     """(rank, device) of every device that worked, sorted."""
     used = np.unique(trace.spans.track[trace.is_work])
     return sorted({(trace.tracks[i].rank, trace.tracks[i].device) for i in used})
+
+
+def feeding_threads(trace: Trace, launches: Launches, rank: int, device: int) -> tuple[Bools, int]:
+    """For each track, whether it launches a tenth or more of a device's GPU time; and the one that launches most.
+
+    What a thread beside those launches (a metric, a copy) is not what keeps the device busy.
+    """
+    spans = trace.spans
+    mine = device_tracks(trace, rank, device)[spans.track[launches.work]]
+    caller, took = spans.track[launches.call[mine]], spans.dur_ns[launches.work[mine]]
+    times = np.bincount(caller, weights=took, minlength=len(trace.tracks))
+    if not times.any():
+        return np.zeros(len(trace.tracks), np.bool_), NONE
+    return times >= _FEEDS * times.sum(), int(times.argmax())
 
 
 def find_processes(trace: Trace) -> Ids:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
+
 from tracer.analysis.idle import CAUSES
+from tracer.analysis.launches import feeding_threads, find_devices
 from tracer.analysis.replay import Prediction, Removal, predict
 from tracer.auditor.examination import Examination
 from tracer.results import Finding, Gain, Verdict
 from tracer.rules import price, rule_modules
 from tracer.rules._holds import HARMLESS_WORDS
-from tracer.trace import Steps
+from tracer.trace import Bools, Steps
 from tracer.units import show_ns
 
 _WORTH = 0.03  # of the step: a gain from here on is worth having
@@ -52,9 +55,22 @@ def with_gains(found: Examination, steps: Steps) -> tuple[Prediction, tuple[Find
             removals.append(Removal(number, evidence.stalls.call[rows], evidence.stalls.op[rows], how))
     prediction = predict(found.trace, evidence.launches, evidence.stalls, steps, removals)
     findings = list(found.findings)
+    beside = _beside(found)
     for removal, gain in zip(removals, prediction.gains, strict=True):
+        if beside[evidence.stalls.track[evidence.rows[findings[removal.finding].id][0]]]:
+            gain = None  # the replay's step is that of the threads that feed the GPU
         findings[removal.finding] = _priced(findings[removal.finding], gain)
     return prediction, tuple(sorted(findings, key=price))
+
+
+def _beside(found: Examination) -> Bools:
+    """For each track, whether it launches work but feeds no device."""
+    trace, launches = found.trace, found.evidence.launches
+    launching = np.zeros(len(trace.tracks), np.bool_)
+    launching[trace.spans.track[launches.call]] = True
+    for device in find_devices(trace):
+        launching &= ~feeding_threads(trace, launches, *device)[0]
+    return launching
 
 
 def _priced(finding: Finding, gain: Gain | None) -> Finding:
@@ -62,7 +78,7 @@ def _priced(finding: Finding, gain: Gain | None) -> Finding:
 
     That is said of what comes again; a single wait at the end of a run has nothing to win.
     """
-    if gain is None or gain.share < _WORTH or not finding.harmless or finding.count < 2:
+    if gain is None or gain.share < _WORTH or not finding.harmless or finding.count < 2 or not finding.idle_ns:
         return replace(finding, gain_ns=gain)
     rule = next(module.RULE for module in rule_modules() if module.RULE.id == finding.rule)
     message = finding.message.partition(HARMLESS_WORDS)[0] + f"; without it a step would save {show_ns(gain.likely_ns)}"
