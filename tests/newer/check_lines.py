@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import gc
 import itertools
 import sys
 import threading
@@ -20,6 +21,9 @@ class Sink:
         self.rows = []
         self.add = self.rows.append
 
+    def flush(self):
+        pass
+
 
 class Recording:
     """A window around a block, and what was written."""
@@ -27,7 +31,10 @@ class Recording:
     def __init__(self, user=(HERE, "<string>", "<ipython-input-1>")):
         self.sink = Sink()
         session = SimpleNamespace(
-            record=SimpleNamespace(lines=True), sink=lambda name: self.sink, is_user_file=lambda name: name in user
+            record=SimpleNamespace(lines=True),
+            sink=lambda name: self.sink,
+            is_user_file=lambda name: name in user,
+            each_second=lambda call: None,
         )
         self.recorder = Recorder(session)
 
@@ -388,3 +395,22 @@ def test_runs_of_a_thread_do_not_overlap_and_have_no_hole(lines):
     runs = sorted((s, s + d) for _, s, d, thread, _ in recording.runs if thread == native)
     runs = [run for run in runs if run[1] > start and run[0] < end]
     assert all(a[1] == b[0] for a, b in itertools.pairwise(runs))
+
+
+def test_recording_many_lines_keeps_the_garbage_collector_asleep():
+    def lines():
+        for _ in range(20_000):
+            caller()
+
+    recording = Recording()
+    recording.recorder.arm()
+    recording.recorder.open()
+    gc.collect()
+    before = gc.get_stats()[0]["collections"]
+    lines()
+    after = gc.get_stats()[0]["collections"]
+    waiting = len(recording.recorder._waiting)
+    recording.recorder.close()
+
+    assert waiting > 2_000
+    assert after - before <= 2

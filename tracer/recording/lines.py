@@ -10,14 +10,18 @@
   function of a library ends without a word: its call gets no columns.
 - A function that fires too often (a plain Python loop) is no longer watched line by
   line, and the manifest names it; its time counts as a line that is not known.
+- A run waits as bytes until it is written, a few at a time: a million lists would have
+  the garbage collector stop the program again and again.
 - Other tools keep working: an id of our own, no `restart_events`.
 """
 
 from __future__ import annotations
 
+import struct
 import sys
 import threading
-from _thread import get_ident, get_native_id
+from _thread import allocate_lock, get_ident, get_native_id
+from collections import deque
 from time import monotonic_ns
 from types import CodeType, FrameType, FunctionType, MethodType
 from typing import TYPE_CHECKING, Any
@@ -33,6 +37,9 @@ _CHECK_AFTER = 2048  # events of a function after which its rate is looked at
 _HOTTEST = 100_000  # events a second
 _LIMIT = 3_000_000  # runs of a window
 _NO_LINE = -1
+_PACKED = struct.Struct("qqqq")  # start, duration, thread, frame
+_pack = _PACKED.pack
+_AT_ONCE = 500  # rows; fewer than make the garbage collector look
 
 
 class _Watched:
@@ -91,6 +98,9 @@ class Recorder:
         self._kept: list[CodeType] = []  # so that no id is used again
         self._tables: dict[tuple[int, int], dict[Any, int]] = {}
         self._threads: dict[int, _Thread] = {}
+        self._waiting: deque[bytes] = deque()
+        self._keep = self._waiting.append
+        self._lock = allocate_lock()
         self.saw = self.dropped = 0
 
     def arm(self) -> None:
@@ -106,7 +116,8 @@ class Recorder:
             self._on, self._why = False, "all ids of sys.monitoring are taken by other tools"
             return
         sink = self._session.sink(self.NAME)
-        self._add = sink.add  # the sink's own: it is not closed before the window
+        self._sink = sink
+        self._session.each_second(self.write)
         self._frames = FrameTable.of(sink)
         monitoring.use_tool_id(self._tool, "tracer")
         events = monitoring.events
@@ -146,11 +157,21 @@ class Recorder:
             for thread in list(self._threads.values()):
                 self._run(thread, -1, now)
             self._threads.clear()
+            self.write()
         found: dict[str, Any] = {"on": self._on, "saw": self.saw, "dropped": self.dropped}
         hot = [w.code for w in self._watched.values() if w is not None and w.left < 2]
         if hot:
             found["switched_off"] = [f"{code.co_filename}:{code.co_firstlineno} {code.co_qualname}" for code in hot]
         return found | ({"why": self._why} if self._why else {})
+
+    def write(self) -> None:
+        """Hand what came in to the file."""
+        waiting, unpack = self._waiting, _PACKED.unpack
+        with self._lock:
+            while waiting:
+                for _ in range(min(len(waiting), _AT_ONCE)):
+                    self._sink.add(["line", *unpack(waiting.popleft())])
+                self._sink.flush()
 
     def disarm(self) -> None:
         """Nothing is left to take away."""
@@ -207,7 +228,7 @@ class Recorder:
         if thread.frame >= 0 and now > thread.since:
             if self.saw < _LIMIT:
                 self.saw += 1
-                self._add(["line", thread.since, now - thread.since, thread.native, thread.frame])
+                self._keep(_pack(thread.since, now - thread.since, thread.native, thread.frame))
             else:
                 self.dropped += 1
         thread.frame, thread.since = frame, now
@@ -310,7 +331,7 @@ class Recorder:
                 self.dropped += 1
                 return
             self.saw += 1
-            self._add(["line", thread.since, now - thread.since, thread.native, last])
+            self._keep(_pack(thread.since, now - thread.since, thread.native, last))
         thread.frame = frame
         thread.since = now
 
