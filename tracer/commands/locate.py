@@ -44,7 +44,7 @@ def run(arguments: argparse.Namespace) -> int:
     import msgspec
 
     from tracer.errors import UsageError
-    from tracer.recording.launch import command_line
+    from tracer.recording.commandline import command_line
     from tracer.recording.locate import Options, locate_program
     from tracer.recording.marks import SPARSE_NS
     from tracer.reports._located import render

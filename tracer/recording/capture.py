@@ -6,7 +6,6 @@ the recording came. Errors of torch and of the disk end the recording, not the p
 
 from __future__ import annotations
 
-import importlib
 import os
 import socket
 import sys
@@ -19,11 +18,11 @@ from typing import Any
 from tracer.recording import facts, runs
 from tracer.recording.callers import write_callers
 from tracer.recording.profiler import Profiler
+from tracer.recording.recorders import Recorders
 from tracer.recording.rivals import Rivals, other_cupti_client
 from tracer.recording.session import Session
 from tracer.recording.store import write_json
 
-RECORDERS = ("clockmarks", "ledger", "lines", "clocks", "pauses", "flight")  # modules here, in the order in which they open
 READY = ".sampler-ready"
 _SAMPLER_WAIT_S = 2.0
 
@@ -41,7 +40,7 @@ class Capture:
         self.profiler: Profiler | None = None
         self.over = False  # the window has closed
         self.recorded = False  # there is something in it
-        self._recorders: list[Any] = []
+        self._recorders = Recorders(self.session)
         self._opened = False
         self._thread = 0
         self.first = self._last = 0  # step numbers
@@ -81,27 +80,8 @@ class Capture:
             py_spy=None,
             why="the program ended before the window opened",
         )
-        for name in RECORDERS:
-            try:
-                module = importlib.import_module(f"tracer.recording.{name}")
-            except ModuleNotFoundError:
-                continue
-            if hasattr(module, "Recorder"):
-                self._call(module.Recorder(session), "arm")
+        self._recorders.arm()
         session.start()
-
-    def _call(self, recorder: Any, method: str) -> dict[str, Any]:
-        """Let a recorder do something; one that fails is left out from then on."""
-        try:
-            answer = getattr(recorder, method)()
-        except Exception as error:  # a recorder must never harm the program
-            self.session.manifest["recorders"][recorder.NAME] = {"on": False, "why": f"{method} failed: {error!r}"}
-            if recorder in self._recorders:
-                self._recorders.remove(recorder)
-            return {}
-        if method == "arm":
-            self._recorders.append(recorder)
-        return answer if isinstance(answer, dict) else {}
 
     def tell(self, what: str, **fields: Any) -> None:
         """Tell the parent."""
@@ -158,8 +138,7 @@ class Capture:
     def _open_recorders(self, number: int) -> None:
         manifest = self.session.manifest
         self._thread = get_ident()
-        for recorder in tuple(self._recorders):
-            self._call(recorder, "open")
+        self._recorders.open()
         self._opened = True
         self.first = self._last = number
         self.session.mark()
@@ -200,8 +179,7 @@ class Capture:
         manifest["window"].update(end_mono_ns=end, last_step=max(self._last, number - 1, self.first))
         known = {thread["ident"] for thread in manifest["threads"]}
         manifest["threads"] += [thread for thread in facts.threads() if thread["ident"] not in known]
-        for recorder in tuple(reversed(self._recorders)):
-            manifest["recorders"][recorder.NAME] = self._call(recorder, "close")
+        self._recorders.close()
         self.session.mark()
 
     def _save_trace(self) -> None:
@@ -242,14 +220,9 @@ class Capture:
             reason = next((note for note in manifest["notes"] if "torch.profiler" in note), "there is no trace")
         manifest["complete"] = not reason
         manifest["why"] = reason
-        for recorder in tuple(self._recorders):
-            self._call(recorder, "disarm")
-        self._recorders.clear()
+        self._recorders.disarm()
         self.session.flush()
-        try:
-            write_json(self.session.folder / "sources.json", facts.sources(self.session))
-        except OSError as error:
-            self.session.note(f"the source files could not be kept: {error}")
+        self._keep_sources()
         self.session.save()
         self.tell("written", text=reason)
 
@@ -299,23 +272,22 @@ class Capture:
         """The process ends, or another window begins."""
         if why and not self.over:
             self.session.manifest["why"] = why
-        for recorder in tuple(self._recorders):
-            self._call(recorder, "disarm")
-        self._recorders.clear()
+        self._recorders.disarm()
         if not self.over:
-            try:
-                write_json(self.session.folder / "sources.json", facts.sources(self.session))
-            except OSError as error:
-                self.session.note(f"the source files could not be kept: {error}")
+            self._keep_sources()
         self.session.end()
+
+    def _keep_sources(self) -> None:
+        try:
+            write_json(self.session.folder / "sources.json", facts.sources(self.session))
+        except OSError as error:
+            self.session.note(f"the source files could not be kept: {error}")
 
     def forget(self) -> None:
         """This is a forked child: nothing here is its own."""
         if self.profiler is not None and "torch" in sys.modules:
             sys.modules["torch"].autograd._enable_record_function(False)
-        for recorder in self._recorders:
-            if hasattr(recorder, "forked"):
-                recorder.forked()
+        self._recorders.forked()
         self.session.forget()
 
 

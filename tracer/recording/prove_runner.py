@@ -14,7 +14,7 @@ import msgspec
 
 from tracer import config
 from tracer.errors import UsageError
-from tracer.recording.launch import command_line
+from tracer.recording.commandline import command_line
 from tracer.recording.prove_child import VARIABLE, Result, Task
 
 
