@@ -226,3 +226,16 @@ def test_nothing_of_a_trace_is_lost_when_calls_are_missing(read):
     trace = read(write([*MANY, call("cudaLaunchKernel", 5, 5, 199)]))
 
     assert (len(trace.spans), trace.losses) == (201, ())
+
+
+@pytest.mark.parametrize("layout", ["lines", "one line"])
+def test_what_looks_like_an_event_inside_an_event_is_none(read, monkeypatch, layout):
+    """Nested lists of objects with the keys of events: valid JSON is never taken apart."""
+    monkeypatch.setattr("tracer.readers._bytes.BLOCK", 6_000)
+    nested = [{"name": "a", "ts": 1}, {"ph": "X", "name": "b"}, {"name": "}, {"}]
+    many = [kernel(f"k{at}", 1_000 + at * 10, 5, at, kernels=nested * (at % 7)) for at in range(200)]
+
+    trace = read(write(many, layout=layout))
+
+    assert len(trace.spans) == 200
+    assert trace.losses == ()

@@ -21,7 +21,10 @@ from tracer.units import show_bytes
 
 MOST_EVENT = 64 << 20  # bytes of one event, and of what stands before the events
 _LIST = re.compile(rb'"traceEvents"\s*:\s*\[')
-_CUTS = (re.compile(rb'\}\s*,\s*(?=\{\s*"(?:ph|name|cat|pid|tid|ts|args)")'), re.compile(rb"\}\s*,\s*(?=\{)"))
+_CUTS = tuple(  # the likeliest first
+    re.compile(rb"\}\s*,\s*(?=\{" + begin + rb")")
+    for begin in (rb'\s*"ph"', rb'\s*"(?:name|cat|pid|tid|ts|args)"', rb"")
+)
 _KEYS = re.compile(rb'"(baseTimeNanoseconds|displayTimeUnit|traceName|rank|world_size)"\s*:\s*("[^"\n]*"|-?\d{1,20})')
 
 NOT_CLOSED = "the list of events is not closed: the file may have been cut off"

@@ -74,47 +74,71 @@ def salvage(text: bytes, offset: int, damage: Damage, *, last: bool) -> Salvaged
     if not starts or text[: starts[0]].strip(_SPACE):
         starts.insert(0, 0)
     bounds = [*starts, len(text)]
-    good: list[bytes] = []
-    used = starts[0]
+    search = _Search(text, offset, damage, last)
+    search.at = starts[0]
     for low, high in _runs(text, bounds):
-        if high - low > 1:
-            good.append(text[bounds[low] : bounds[high]].rstrip(_SPACE))
-            used = bounds[high]
-            continue
-        cut_off = high == len(bounds) - 1 and not last  # the rest of its last event is still to come
-        used, ended = _look(text, bounds[low], bounds[high], cut_off, good, damage, offset)
-        if ended or used < bounds[high]:
-            return Salvaged(b"[" + b",".join(good) + b"]", used, used if ended else None)
-    return Salvaged(b"[" + b",".join(good) + b"]", used, None)
+        if high - low > 1 and search.at <= bounds[low]:
+            search.good.append(text[bounds[low] : bounds[high]].rstrip(_SPACE))
+            search.at = bounds[high]
+        elif search.at < bounds[high] and not search.look(bounds[high]):
+            break
+    whole = b"[" + b",".join(search.good) + b"]"
+    return Salvaged(whole, search.at, search.at if search.ended else None)
 
 
-def _look(
-    text: bytes, at: int, high: int, cut_off: bool, good: list[bytes], damage: Damage, offset: int
-) -> tuple[int, bool]:
-    """Look at one piece closely: how far it was used, and whether the list of events ends there."""
-    while True:
-        at += len(text[at:high]) - len(text[at:high].lstrip(_SPACE))
-        piece = text[at:high]
-        if piece.startswith(b"]"):
-            return at, True
-        if not piece.strip(_SPACE + b"}"):
-            return high, False
-        whole, size = _whole(piece)
-        if whole is not None:
-            good.append(whole)
-            at += size
-            continue
-        if cut_off:
-            return at, False
+class _Search:
+    """Looks at damaged text closely, event by event."""
+
+    def __init__(self, text: bytes, offset: int, damage: Damage, last: bool) -> None:
+        self.good: list[bytes] = []
+        self.at = 0  # how far the text is used
+        self.ended = False  # whether the list of events ends at `at`
+        self._text = text
+        self._offset = offset
+        self._damage = damage
+        self._last = last
+
+    def look(self, high: int) -> bool:
+        """Go on to `high`, where another event seems to begin, or beyond; False if the text is done with."""
+        while self.at < high:
+            piece = self._text[self.at : high]
+            self.at += len(piece) - len(piece.lstrip(_SPACE))
+            piece = piece.lstrip(_SPACE)
+            if piece.startswith(b"]"):
+                self.ended = True
+                return False
+            if not piece.strip(_SPACE + b"}"):
+                self.at = high
+                return True
+            wrong, where = _first_error(memoryview(self._text)[self.at :])
+            if not wrong and self._take_whole(high):
+                continue
+            if wrong == "truncated" and not self._last:
+                return False  # the rest of this event is still to come
+            self._mend(piece, where)
+        return not self.ended
+
+    def _take_whole(self, high: int) -> bool:
+        """Take the event at `at`; it may end beyond `high` if what seemed to begin there was inside it."""
+        for end in (high, high + 4_096, high + 262_144, len(self._text)):
+            whole, size = _whole(self._text[self.at : end])
+            if whole is not None:
+                self.good.append(whole)
+                self.at += size
+                return True
+        return False
+
+    def _mend(self, piece: bytes, where: int) -> None:
         closing = _CLOSING.search(piece)
         mended, kinds = _mend(piece[: closing.start(1)] if closing else piece)
         if mended is not None:
-            good.append(mended)
-        elif high == len(text) and not closing:
+            self.good.append(mended)
+        elif self.at + len(piece) == len(self._text) and not closing:
             kinds = [CUT]
         for kind in kinds:
-            damage.add(kind, offset + at + _first_error(piece))
-        return (at + closing.start(1), True) if closing else (high, False)
+            self._damage.add(kind, self._offset + self.at + min(where, len(piece)))
+        self.at += closing.start(1) if closing else len(piece)
+        self.ended = closing is not None
 
 
 def _runs(text: bytes, bounds: list[int]) -> Iterator[tuple[int, int]]:
@@ -155,15 +179,18 @@ def _mend(piece: bytes) -> tuple[bytes | None, list[str]]:
     return None, [BROKEN]
 
 
-def _first_error(piece: bytes) -> int:
+def _first_error(text: memoryview) -> tuple[str, int]:
+    """What is wrong with the event at the start of the text, and where; nothing is if it is whole."""
     try:
-        _any(piece)
+        _any(text)
     except msgspec.DecodeError as error:
+        if "trailing characters" in str(error):
+            return "", 0
         found = re.search(r"\(byte (\d+)\)", str(error))
-        return int(found[1]) if found else 0
+        return ("truncated" if "truncated" in str(error) else "malformed"), int(found[1]) if found else 0
     except RecursionError:
-        pass
-    return 0
+        return "malformed", 0
+    return "", 0
 
 
 def _clean(text: bytes) -> bytes:
