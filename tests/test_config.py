@@ -57,6 +57,8 @@ def test_a_key_that_appears_twice_is_an_error():
         ("# only a comment\n", "is empty"),
         ("- run\n", "its top is not a mapping"),
         ("run: {script: a.py", "line 1"),
+        ("run: &a {env: *a}", "nested too deep"),
+        ("run:\n  script: a.py\nbase: here\n", "unknown key 'base'"),
         ("run:\n  script: a.py\n  module: b\n", "script, module"),
         ("window:\n  steps: 3\n", "names no program"),
         ("run:\n  script: a.py\nwindow:\n  steps: many\n", "x.yaml, line 4"),
@@ -81,7 +83,9 @@ def test_a_config_that_is_not_there_says_how_to_go_on(tmp_path: Path):
 
 def test_an_override_replaces_one_key():
     config = parse_config(
-        "run:\n  script: a.py\nwindow:\n  steps: 5\n", "x.yaml", ["window.steps=7", "record.ranks=[0, 2]", "run.args=[1]"]
+        "run:\n  script: a.py\nwindow:\n  steps: 5\n",
+        "x.yaml",
+        ["window.steps=7", "record.ranks=[0, 2]", "run.args=[1]"],
     )
 
     assert config.window.steps == 7

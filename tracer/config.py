@@ -1,23 +1,19 @@
 """What to run and what to record: YAML on disk, frozen structs in memory.
 
-A file is composed into nodes before it becomes values, so that every error names
-its line. A scalar is read as what its key wants: `1e3` is a number for a number and
-text for a text, and `stacks: off` is a word.
+How YAML becomes these values, and errors their line, is in `nodes.py`.
 """
 
 from __future__ import annotations
 
-import difflib
-import types
-import typing
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal, Union
+from typing import Annotated, Any, ClassVar, Literal
 
 import msgspec
 import yaml
 
 from tracer.errors import UsageError
+from tracer.nodes import check_key, compose, fields_of, item_type, read_value
 
 Count = Annotated[int, msgspec.Meta(ge=0)]
 Positive = Annotated[int, msgspec.Meta(ge=1)]
@@ -99,7 +95,8 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     output: Output = Output()
     budget: dict[str, Any] = {}
     bench: Bench = Bench()
-    base: str = ""  # folder of the file: relative scripts are looked for there; not a key
+    base: str = ""  # folder of the file: relative scripts are looked for there
+    not_keys: ClassVar[tuple[str, ...]] = ("base",)
 
 
 STEP_SOURCES = ("auto", "tracer", "profiler", "optimizer", "time")
@@ -125,7 +122,7 @@ def parse_config(
     text: str, source: str, overrides: Sequence[str] = (), *, needs: Literal["run", "bench"] = "run"
 ) -> Config:
     """Make a Config of YAML text that came from `source`."""
-    tree = _compose(text, source)
+    tree = compose(text, source)
     if tree is None:
         raise UsageError(f"{source} is empty", fix="start with:\nrun:\n  script: train.py")
     config = _build(tree, source, overrides)
@@ -182,7 +179,7 @@ def parse_arguments(values: Mapping[str, Any]) -> Config:
     """The config that keyword arguments stand for."""
     for section, kind in (("window", Window), ("record", Record)):
         for key in values.get(section, {}):
-            _check_key(key, _fields(kind) or {}, section, "a keyword")
+            check_key(key, fields_of(kind) or {}, section, "a keyword")
     try:
         config = msgspec.convert(values, Config)
     except msgspec.ValidationError as error:
@@ -191,28 +188,13 @@ def parse_arguments(values: Mapping[str, Any]) -> Config:
     return config
 
 
-# From text to nodes.
-
-
-def _compose(text: str, source: str) -> yaml.Node | None:
-    try:
-        return yaml.compose(text, Loader=yaml.SafeLoader)
-    except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        at = f", line {mark.line + 1}, column {mark.column + 1}" if mark else ""
-        problem = getattr(error, "problem", None) or str(error)
-        raise UsageError(
-            f"{source}{at} is not YAML", why=problem, fix="check indentation, quotes and colons"
-        ) from error
-
-
 def _build(tree: yaml.Node | None, source: str, overrides: Sequence[str]) -> Config:
     where: dict[str, str] = {}
     values: Any = {}
     if tree is not None:
         if not isinstance(tree, yaml.MappingNode):
             raise UsageError(f"{source} is not a config", why="its top is not a mapping", fix="start with `run:`")
-        values = _value(tree, Config, "", lambda node: f"{source}, line {node.start_mark.line + 1}", where)
+        values = read_value(tree, Config, "", lambda node: f"{source}, line {node.start_mark.line + 1}", where)
     for override in overrides:
         key, equals, text = override.partition("=")
         if not equals or not key:
@@ -243,128 +225,16 @@ def _override(values: dict[str, Any], key: str, text: str, where: dict[str, str]
     target: Any = values
     names = key.split(".")
     for depth, name in enumerate(names):
-        fields = _fields(kind)
+        fields = fields_of(kind)
         if fields is not None:
-            _check_key(name, fields, ".".join(names[:depth]), place)
+            check_key(name, fields, ".".join(names[:depth]), place)
             kind = fields[name]
         else:
-            kind = _item_type(kind)
+            kind = item_type(kind)
         if depth < len(names) - 1:
             target = target.setdefault(name, {})
             if not isinstance(target, dict):
                 raise UsageError(f"{key} cannot be set", why=f"{'.'.join(names[: depth + 1])} is not a mapping")
-    node = _compose(text, place)
-    target[names[-1]] = None if node is None else _value(node, kind, key, lambda _: place, where)
+    node = compose(text, place)
+    target[names[-1]] = None if node is None else read_value(node, kind, key, lambda _: place, where)
     where[key] = place
-
-
-# From nodes to values, by what each key wants.
-
-
-def _value(node: yaml.Node, kind: Any, path: str, place: Any, where: dict[str, str]) -> Any:
-    where.setdefault(path, place(node))
-    if isinstance(node, yaml.MappingNode):
-        return _mapping(node, kind, path, place, where)
-    if isinstance(node, yaml.SequenceNode):
-        item = _item_type(kind)
-        return [_value(child, item, f"{path}[{i}]", place, where) for i, child in enumerate(node.value)]
-    return _scalar(node, _choices(kind))
-
-
-def _mapping(node: yaml.MappingNode, kind: Any, path: str, place: Any, where: dict[str, str]) -> dict[str, Any]:
-    fields = _fields(kind)
-    found: dict[str, Any] = {}
-    for key_node, value_node in node.value:
-        key = key_node.value if isinstance(key_node, yaml.ScalarNode) else str(key_node.value)
-        at = f"{path}.{key}" if path else key
-        if fields is not None:
-            _check_key(key, fields, path, place(key_node))
-        if key in found:
-            raise UsageError(
-                f"{at} appears twice in {place(key_node)}", why=f"first in {where[at]}", fix="keep one of the two"
-            )
-        where[at] = place(key_node)
-        inner = fields[key] if fields is not None else _item_type(kind)
-        found[key] = _value(value_node, inner, at, place, where)
-    return found
-
-
-def _check_key(key: str, fields: Mapping[str, Any], path: str, place: str) -> None:
-    if key in fields:
-        return
-    near = difflib.get_close_matches(key, fields, n=1, cutoff=0.0)
-    inside = f" in `{path}`" if path else ""
-    raise UsageError(
-        f"unknown key {key!r}{inside} ({place})",
-        fix=f"did you mean {near[0]!r}? Keys here: {', '.join(fields)}" if near else f"keys here: {', '.join(fields)}",
-    )
-
-
-def _scalar(node: yaml.Node, choices: tuple[Any, ...]) -> Any:
-    text, tag = node.value, node.tag.rpartition(":")[2]
-    quoted = getattr(node, "style", None) in ("'", '"', "|", ">")
-    if quoted:
-        return text
-    if tag == "null" and (type(None) in choices or Any in choices):
-        return None
-    if text in choices:  # a word of a Literal, such as `off`
-        return text
-    if tag == "bool" and (bool in choices or Any in choices):
-        return text.lower() in ("true", "yes", "on")
-    if int in choices or float in choices or Any in choices:
-        number = _number(text)
-        if number is not None:
-            whole = isinstance(number, float) and number.is_integer() and float not in choices and Any not in choices
-            return int(number) if whole else number
-    if str in choices or Any in choices:
-        return text
-    return None if tag == "null" else text
-
-
-def _number(text: str) -> int | float | None:
-    for make in (int, float):
-        try:
-            return make(text)
-        except ValueError:
-            continue
-    return None
-
-
-# What a type allows.
-
-
-def _choices(kind: Any) -> tuple[Any, ...]:
-    """The plain types and words that a scalar may become."""
-    origin = typing.get_origin(kind)
-    if origin is Annotated:
-        return _choices(typing.get_args(kind)[0])
-    if origin in (Union, types.UnionType):
-        return tuple(choice for part in typing.get_args(kind) for choice in _choices(part))
-    if origin is Literal:
-        return typing.get_args(kind)
-    return (kind,)
-
-
-def _parts(kind: Any) -> list[Any]:
-    if typing.get_origin(kind) is Annotated:
-        return _parts(typing.get_args(kind)[0])
-    if typing.get_origin(kind) in (Union, types.UnionType):
-        return [inner for part in typing.get_args(kind) for inner in _parts(part)]
-    return [kind]
-
-
-def _fields(kind: Any) -> dict[str, Any] | None:
-    """Key -> type of a struct; None where any key goes."""
-    for part in _parts(kind):
-        if isinstance(part, type) and issubclass(part, msgspec.Struct):
-            hints = typing.get_type_hints(part, include_extras=True)
-            return {name: hint for name, hint in hints.items() if not (part is Config and name == "base")}
-    return None
-
-
-def _item_type(kind: Any) -> Any:
-    """What the items of a list, or the values of a mapping, are."""
-    for part in _parts(kind):
-        if typing.get_origin(part) in (list, dict):
-            return typing.get_args(part)[-1]
-    return Any
