@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -66,7 +67,8 @@ def config(tmp_path: Path, text: str) -> Config:
     script = tmp_path / "program.py"
     script.write_text(text)
     root = str(Path(__file__).resolve().parents[2])
-    return Config(run=Run(script=str(script), env={"PYTHONPATH": root}), window=WINDOW)
+    path = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))
+    return Config(run=Run(script=str(script), env={"PYTHONPATH": path}), window=WINDOW)
 
 
 def test_giving_a_read_back_gains_what_the_wait_cost(tmp_path):
