@@ -77,6 +77,16 @@ def test_a_timer_that_stops_before_the_gpu_claims_only_the_launches():
     assert (timer.start.line, timer.end.line) == (2, 4)
 
 
+def test_a_slow_host_that_stops_before_the_last_kernel_is_over_lies_too():
+    #  R(0) launch(10..15) ... launch(890..895) R(900)      GPU [20..120] and [900 ... 1300]
+    trace = with_reads([*launch(1, 10, 20, 120), *launch(2, 890, 900, 1300)], [(0, 2), (900, 4)])
+
+    (timer,) = judge(trace)
+
+    assert timer.verdict == "bench.no_sync"
+    assert timer.ratio == 1300 / 900
+
+
 def test_a_timer_that_waits_at_its_end_is_honest():
     rows = [*launch(1, 10, 20, 1020), (Kind.CALL, "cudaDeviceSynchronize", CPU, 16, 1022)]
     trace = with_reads(rows, [(0, 2), (1030, 4)])
