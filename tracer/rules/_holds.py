@@ -11,10 +11,12 @@ import numpy as np
 from tracer.analysis.intervals import total
 from tracer.results import Cost, Finding, Place
 from tracer.rules import Evidence, Rule, Wait
-from tracer.trace import NONE, Ids
+from tracer.trace import NONE, Ids, Kind
 from tracer.units import show_bytes, show_ns
 
 HARMLESS = 0.05  # of the time that the host was held: less GPU idle time than this costs no throughput
+_WORTH_A_WORD_NS = 100_000  # a wait from here on
+_LONGEST_NS = 1_000_000_000  # of a kernel that is looked for
 NOTHING = 0.01  # of the steps: nor does this
 HARMLESS_WORDS = " behind a busy GPU; it costs no throughput now"
 
@@ -98,7 +100,7 @@ def _finding(
         harmless=harmless,
         message=_message(rule, place, dearest, count, len(rows), stall_ns, idle_ns, harmless),
         fix=rule.fix,
-        notes=notes,
+        notes=(*notes, *_waited_for(evidence, longest)),
         first_ns=int(stalls.start_ns[longest]),
         first_dur_ns=int(stalls.dur_ns[longest]),
         callers=() if together else dearest.callers,
@@ -106,6 +108,35 @@ def _finding(
     )
     evidence.rows[finding.id] = rows.astype(np.int32)
     return finding
+
+
+def _waited_for(evidence: Evidence, stall: int) -> tuple[str, ...]:
+    """What the longest wait waited for: the work that took most of it, where it was launched, and in which step."""
+    trace, stalls = evidence.trace, evidence.stalls
+    spans = trace.spans
+    low, high = int(stalls.start_ns[stall]), int(stalls.end_ns[stall])
+    if stalls.last_work[stall] == NONE or high - low < _WORTH_A_WORD_NS:
+        return ()
+    first, last = np.searchsorted(spans.start_ns, (low - _LONGEST_NS, high))
+    rows = np.arange(first, last)
+    devices = np.array([t.device for t in trace.tracks])[spans.track[rows]]
+    rows = rows[(devices == stalls.device[stall]) & (spans.kind[rows] == Kind.KERNEL) & (spans.end_ns[rows] > low)]
+    if not len(rows):
+        return ()
+    took = np.minimum(spans.end_ns[rows], high) - np.maximum(spans.start_ns[rows], low)
+    at = np.unique(spans.name[rows], return_inverse=True)[1]
+    most = rows[at == np.bincount(at, weights=took).argmax()]
+    launches = evidence.launches
+    found = np.searchsorted(launches.work, most[0])
+    text = f"it waits for {trace.names[spans.name[most[0]]][:60]}"
+    if found == len(launches) or launches.work[found] != most[0]:
+        return (text,)
+    call = launches.call[found : found + 1]
+    stack = int(evidence.places.frames_of(call)[0])
+    text += show_place(evidence.places.place(stack)) if stack != NONE else ""
+    steps = evidence.steps.start_ns
+    before = np.searchsorted(steps, spans.start_ns[call[0]], "right") < np.searchsorted(steps, low, "right")
+    return (text + (", launched in the step before" if before else ""),)
 
 
 def is_harmless(evidence: Evidence, stall_ns: int, idle_ns: int) -> bool:

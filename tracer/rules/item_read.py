@@ -26,6 +26,7 @@ RULE = Rule(
     fix="keep the value on the GPU and read it rarely, after the loop, or one step late from pinned memory",
 )
 BAND = GENERAL
+_MANY = 100
 
 
 def matches(wait: Wait) -> str | None:
@@ -35,4 +36,14 @@ def matches(wait: Wait) -> str | None:
 
 def find(evidence: Evidence) -> Iterator[Finding]:
     """One finding for each line and thread."""
-    yield from held_findings(evidence, RULE)
+    yield from held_findings(evidence, RULE, notes=_many)
+
+
+def _many(waits: list[Wait]) -> tuple[str, ...]:
+    """What to do about many reads between two launches of anything else."""
+    calls, bursts = sum(wait.calls for wait in waits), sum(wait.bursts for wait in waits)
+    if calls < _MANY:
+        return ()
+    if calls >= _MANY * bursts:
+        return (f"{calls} separate reads: torch.stack(...).tolist() once makes it one wait",)
+    return (f"{calls} reads in a loop: collect the values in one tensor and read that once",)
