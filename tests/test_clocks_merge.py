@@ -9,11 +9,13 @@ from hypothesis import strategies as st
 
 from tracer import config
 from tracer.chunks import read_chunks
+from tracer.readers import load
 from tracer.readers._align import by_beacons
 from tracer.readers._clock import Clock
 from tracer.readers.pyspy import Taken
 from tracer.recording import ledger
 from tracer.recording.session import Session, read_clocks
+from tracer.recording.stacks import FrameTable
 from tracer.recording.syncwatch import SyncWatch
 
 MS = 1_000_000
@@ -77,6 +79,33 @@ def test_a_wall_clock_that_was_set_shows_as_an_error():
     clock = Clock([[0, 0, 10], [1_000_000_000, 1_000_000_000 + 300 * MS, 10]])
 
     assert clock.error_ns >= 300 * MS
+    assert "set by 300.0 ms" in clock.contradiction
+
+
+def test_a_slewed_clock_is_no_contradiction():
+    clock = Clock([[0, 0, 10], [10_000_000_000, 10_004_000_000, 10], [10_000_100_000, 10_004_100_500, 10]])
+
+    assert clock.contradiction == ""
+
+
+def test_a_recording_whose_marks_contradict_each_other_is_not_merged(tmp_path):
+    session = Session(tmp_path / "run" / "rank0", config.Record())
+    session.folder.mkdir(parents=True)
+    session.start()
+    sink = session.sink("lines")
+    frames = FrameTable.of(sink)
+    sink.add(["line", time.monotonic_ns(), 1000, 7, frames.frame(-1, "/my/train.py", 3, "f")])
+    session.end()
+    good = load(session.folder)
+    mono, unix, error = session.manifest["marks"][-1]
+    session.manifest["marks"].append([mono + 1_000_000, unix + 1_000_000 + 400 * MS, error])
+    session.save()
+
+    bad = load(session.folder)
+
+    assert len(good.lines) == 1
+    assert len(bad.lines) == 0
+    assert any("contradict" in loss.what and "400.0 ms" in loss.what for loss in bad.losses)
 
 
 @given(

@@ -9,6 +9,9 @@ import numpy as np
 
 from tracer.trace import NONE, Ints
 
+_SLEW = 500e-6  # the fastest that NTP lets a clock run away
+_SET_NS = 1_000_000
+
 
 class Clock:
     """Pairs of reads of the monotonic and the wall clock, with a straight line between two of them."""
@@ -22,6 +25,16 @@ class Clock:
         # The wall clock may have been stepped at any moment between two marks: off by at most their difference.
         steps = np.abs(np.diff(offset))
         self.error_ns = max(int(mark[2]) for mark in ordered) + (int(steps.max()) if len(steps) else 0)
+
+    @property
+    def contradiction(self) -> str:
+        """Why the marks cannot be joined: the wall clock was set, not slewed, between two of them. "" if they can."""
+        offset, elapsed = self._beyond, np.diff(self._mono)
+        steps = np.abs(np.diff(offset)) - elapsed * _SLEW
+        if not len(steps) or steps.max() <= _SET_NS:
+            return ""
+        worst = int(np.abs(np.diff(offset))[int(steps.argmax())])
+        return f"the clock marks contradict each other: the wall clock was set by {worst / 1e6:.1f} ms meanwhile"
 
     def unix_ns(self, mono_ns: Any) -> Ints:
         """Unix time of monotonic stamps; NONE stays NONE."""

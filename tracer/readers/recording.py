@@ -57,6 +57,8 @@ class _Rank:
         self._read_meta()
         if self.clock is None:
             self._lose("no clock marks in the manifest, so the recorders' rows have no place in time")
+        elif self.clock.contradiction:
+            self._lose(f"{self.clock.contradiction}; ledger, lines, clock reads and samples are left out")
         else:
             self._set_window(self.clock)
             reader = RecorderReader(
