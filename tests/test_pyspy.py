@@ -1,7 +1,12 @@
 import json
+import random
+import tempfile
+from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from tests.shared import CASES
 from tracer.analysis.places import Places
@@ -91,7 +96,7 @@ def beacon_file(path, zero_ms=500, late_every=7):
         events += [event("B", name, stamp, thread=9, file="/x/tracer/recording/clockmarks.py")]
         events += [event("B", function, stamp, line=4)]
         shown = name
-    return write(path, *events), [b for b in beacons]
+    return write(path, *events), beacons
 
 
 def test_beacons_give_the_zero_and_put_late_stamps_right(tmp_path):
@@ -187,3 +192,29 @@ def test_samples_that_contradict_the_trace_are_not_merged(tmp_path):
 
     assert len(trace.samples) == 0
     assert "contradict" in trace.meta["recorder.samples.why"]
+
+
+DAMAGE = [b"", b"9", b"-", b"e", b'"', b"null", b"]", b"1e999", b"99999999999"]
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.integers(0, 10**9), st.integers(1, 30))
+def test_damaged_samples_give_a_trace_or_an_error_of_ours(seed, damages):
+    rng = random.Random(seed)
+    whole = (CASES / "inputs" / "CF02_samples.json").read_bytes()
+    data = bytearray(whole)
+    for _ in range(damages):
+        at = rng.randrange(len(data))
+        data[at : at + rng.randrange(3)] = rng.choice(
+            [b"", b"9", b"-", b"e", b'"', b"null", b"]", b"1e999", b"99999999999"]
+        )
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "samples.json"
+        path.write_bytes(data)
+        try:
+            trace = pyspy.load(path)
+        except TraceError:
+            return
+        assert len(trace.samples) >= 0
+        merged = load(CASES / "inputs" / "CF02_trace.json", samples=path)
+        assert len(merged.samples) > 0 or merged.meta["recorder.samples.why"]

@@ -28,6 +28,8 @@ from tracer.readers._align import Zero, by_beacons, by_functions
 from tracer.trace import NONE, Frames, Loss, Samples, Trace, Track
 
 BEACON = "tracer_beacon_"
+_LATEST_US = 1e14  # some years: no process is older
+_MOST_LINES = 2**31
 _OWN = re.compile(r"(^|/)tracer/recording/\w+\.py$")
 
 
@@ -146,7 +148,7 @@ def _read(path: Path) -> list[_Event]:
             why=str(error),
             fix="record it with: py-spy record --format chrometrace --idle --nonblocking",
         ) from error
-    return [event for event in events if event.ph in ("B", "E")]
+    return [event for event in events if event.ph in ("B", "E") and abs(event.ts) < _LATEST_US]
 
 
 def _taken(events: list[_Event]) -> Iterator[Taken]:
@@ -163,7 +165,8 @@ def _taken(events: list[_Event]) -> Iterator[Taken]:
         while at < len(order) and of_event[order[at]] == number:
             event = events[int(order[at])]
             stack = stacks.setdefault(event.tid, [])
-            frame = (event.name, event.args.filename, event.args.line or NONE)
+            line = event.args.line or NONE
+            frame = (event.name, event.args.filename, line if 0 < line < _MOST_LINES else NONE)
             if event.ph == "B":
                 stack.append(frame)
             elif stack:
