@@ -12,10 +12,11 @@ from tracer.analysis.timers import Timings, find_timings
 from tracer.exports import _colours as colours
 from tracer.exports._arrows import STALL
 from tracer.exports._host_rows import overhead_rows
+from tracer.exports._naming import short_place
 from tracer.exports._rows import Arg, Row, Slices
 from tracer.exports._scene import Scene
 from tracer.exports._spans import lane_rows
-from tracer.results import Finding, Place, Timer
+from tracer.results import Finding, Timer
 from tracer.trace import NONE, Ids, Ints
 from tracer.units import NS_PER_MS, show_ns
 
@@ -114,11 +115,7 @@ def title_of(finding: Finding | None) -> str:
     if finding is None:
         return "wait"
     what = finding.op or finding.kind
-    return f"{what} {_short(finding.place)}".strip()
-
-
-def _short(place: Place | None) -> str:
-    return f"{place.file.rpartition('/')[2]}:{place.line}" if place else ""
+    return f"{what} {short_place(finding.place)}".strip()
 
 
 def _texts_of(scene: Scene, finding: Finding | None) -> dict[str, str]:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
+from tracer.analysis.launches import find_processes
 from tracer.exports._arrows import GPU_SPAN, GRAPH, HOST_SPAN, IDLE, STALL
 from tracer.exports._scene import Scene
-from tracer.trace import NONE, Ids, Ints, Kind
+from tracer.trace import NONE, Kind
 
 
 def draw_arrows(scene: Scene) -> None:
@@ -55,31 +56,27 @@ def _idle(scene: Scene) -> None:
 
 
 def _backward(scene: Scene) -> None:
-    """Forward operator to its backward: the outermost of each, joined by autograd's sequence number."""
+    """Forward operator to its backward, joined by autograd's sequence number.
+
+    Of the operators with one number the innermost and last made the node of the
+    graph; of those that ran it, the first is the outermost.
+    """
     trace, ops = scene.trace, scene.trace.ops
     known = ops.sequence >= 0
     if not known.any():
         return
     spans = trace.spans
-    lanes = np.array([track.lane for track in trace.tracks], np.int64)
-    process = np.array([hash((t.rank, t.pid)) & 0xFFFF for t in trace.tracks], np.int64)[spans.track[ops.span]]
-    lane = lanes[spans.track[ops.span]]
-    back = known & (ops.forward_lane > 0) & (ops.forward_lane != lane)
-    forward = known & ~(ops.forward_lane > 0)
-    sources = _first_of_each(process[forward], lane[forward], ops.sequence[forward], ops.span[forward])
-    ends = _first_of_each(process[back], ops.forward_lane[back].astype(np.int64), ops.sequence[back], ops.span[back])
-    pairs = [(sources[key], row) for key, row in ends.items() if key in sources]
-    if pairs:
-        rows = np.array(pairs, np.int32)
-        begin = spans.start_ns[rows]
-        scene.arrows.add("backward", HOST_SPAN, rows[:, 0], begin[:, 0], HOST_SPAN, rows[:, 1], begin[:, 1])
-
-
-def _first_of_each(process: Ints, lane: Ints, sequence: Ints, span: Ids) -> dict[tuple[int, int, int], int]:
-    """The earliest span of each key (spans are sorted, so the first is the outermost)."""
-    keys = np.stack((process, lane, sequence))
-    _, first = np.unique(keys, axis=1, return_index=True)
-    return {tuple(keys[:, i].tolist()): int(span[i]) for i in first}
+    keys = (find_processes(trace)[spans.track[ops.span]].astype(np.int64) << 40) + ops.sequence
+    back = np.flatnonzero(known & (ops.forward_lane > 0))
+    forward = np.flatnonzero(known & (ops.forward_lane <= 0))[::-1]
+    made, last = np.unique(keys[forward], return_index=True)
+    ran, first = np.unique(keys[back], return_index=True)
+    at = np.minimum(np.searchsorted(made, ran), max(len(made) - 1, 0))
+    found = made[at] == ran if len(made) else np.zeros(len(ran), np.bool_)
+    sources, ends = ops.span[forward[last[at[found]]]], ops.span[back[first[found]]]
+    real = spans.start_ns[sources] < spans.start_ns[ends]
+    sources, ends = sources[real], ends[real]
+    scene.arrows.add("backward", HOST_SPAN, sources, spans.start_ns[sources], HOST_SPAN, ends, spans.start_ns[ends])
 
 
 def _event_waits(scene: Scene) -> None:
@@ -88,7 +85,8 @@ def _event_waits(scene: Scene) -> None:
     rows = np.flatnonzero((waits.source_corr > 0) & (waits.source_stream != NONE))
     if not len(rows):
         return
-    calls = {int(c): i for i, c in enumerate(spans.corr) if c > 0 and not scene.on_gpu[i]}
+    records = np.flatnonzero(np.isin(spans.corr, waits.source_corr[rows]) & (spans.kind == Kind.CALL))
+    calls = dict(zip(spans.corr[records].tolist(), records.tolist()))
     streams = {(t.rank, t.pid, t.lane, t.device): i for i, t in enumerate(trace.tracks) if t.on_gpu}
     found = []
     for row in rows.tolist():

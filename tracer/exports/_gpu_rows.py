@@ -12,7 +12,7 @@ from tracer.exports._arrows import GPU_SPAN, GRAPH, IDLE
 from tracer.exports._host_rows import counter_rows
 from tracer.exports._lanes import free_lanes, nested_lanes, open_at_start
 from tracer.exports._load_rows import load_rows
-from tracer.exports._naming import stream_name
+from tracer.exports._naming import short_place, stream_name
 from tracer.exports._rows import Arg, Row, Slices
 from tracer.exports._scene import Scene, shown_durations
 from tracer.exports._spans import lane_rows
@@ -213,26 +213,36 @@ def _copy_names(scene: Scene, rows: Ids, sizes: Ints) -> Ids:
 
 
 def _idle_rows(scene: Scene, rank: int, device: int, key: str) -> Iterator[Row]:
-    idle = scene.idled
+    idle, texts = scene.idled, scene.strings.texts
     rows = np.flatnonzero((idle.rank == rank) & (idle.device == device))
+    names, args = _idle_texts(scene, rows)
     parts = []
-    texts = scene.strings.texts
-    words = {cause: texts[cause] for cause in np.unique(idle.cause[rows]).tolist()}
-    for cause, word in words.items():
-        same = rows[idle.cause[rows] == cause]
-        for at, leaving, arriving in scene.arrows.split(IDLE, same):
+    for cause in np.flatnonzero(np.bincount(idle.cause[rows])).tolist():
+        same = np.flatnonzero(idle.cause[rows] == cause)
+        for at, leaving, arriving in scene.arrows.split(IDLE, rows[same]):
             some = same[at]
-            findings = [scene.finding(int(i)) for i in idle.finding[some]]
-            places = [f"{f.place.file.rpartition('/')[2]}:{f.place.line}" if f and f.place else "" for f in findings]
-            kinds = [texts[kind] for kind in idle.kind[some].tolist()]
-            names = scene.text_ids([f"{kind} {place}".strip() for kind, place in zip(kinds, places)])
-            args: list[Arg] = [Arg("cause", idle.kind[some], text=True)]
-            args.append(Arg("finding", scene.text_ids([f.id if f else "-" for f in findings]), text=True))
-            args.append(Arg("fix", scene.text_ids([f.fix if f else "-" for f in findings]), text=True))
-            start, dur = idle.start_ns[some], idle.dur_ns[some]
-            parts.append(Slices(start, dur, names, "idle", tuple(args), leaving, arriving, colours.of_idle(word)))
+            start, dur = idle.start_ns[rows[some]], idle.dur_ns[rows[some]]
+            mine = tuple(Arg(arg.name, arg.values[some], text=True) for arg in args)
+            colour = colours.of_idle(texts[cause])
+            parts.append(Slices(start, dur, names[some], "idle", mine, leaving, arriving, colour))
     text = "When nothing ran on this GPU, and why. Red: the host was held; the arrow goes to the launch that ended it."
     yield from lane_rows(f"{key} idle", "GPU idle, by cause", key, 901, text, parts, flat=True)
+
+
+def _idle_texts(scene: Scene, rows: Ints) -> tuple[Ids, tuple[Arg, ...]]:
+    """For each row its name, `sync.item train.py:31`, and what is known of its finding."""
+    idle = scene.idled
+    many = len(scene.findings) + 1
+    pairs, at = np.unique(idle.kind[rows].astype(np.int64) * many + idle.finding[rows] + 1, return_inverse=True)
+    found = [scene.finding(int(pair) % many - 1) for pair in pairs]
+    kinds = [scene.strings.texts[int(pair) // many] for pair in pairs]
+    names = [f"{kind} {short_place(finding.place) if finding else ''}".strip() for kind, finding in zip(kinds, found)]
+    args = (
+        Arg("cause", scene.text_ids(kinds)[at], text=True),
+        Arg("finding", scene.text_ids([finding.id if finding else "-" for finding in found])[at], text=True),
+        Arg("fix", scene.text_ids([finding.fix if finding else "-" for finding in found])[at], text=True),
+    )
+    return scene.text_ids(names)[at], args
 
 
 def _mark_rows(scene: Scene, tracks: Ints, key: str) -> Iterator[Row]:

@@ -12,6 +12,8 @@ import ctypes
 import re
 from functools import cache
 
+from tracer.results import Place
+
 LONGEST = 72
 _OPENING, _CLOSING = "<({[", ">)}]"
 _WORD = re.compile(r"[A-Za-z_]\w*(?:::[A-Za-z_~][\w]*)*")
@@ -109,6 +111,11 @@ def _telling(inside: str) -> list[str]:
 
 def _fit(text: str) -> str:
     return text if len(text) <= LONGEST else f"{text[: LONGEST - 1]}…"
+
+
+def short_place(place: Place | None) -> str:
+    """`train.py:31`."""
+    return f"{place.file.rpartition('/')[2]}:{place.line}" if place else ""
 
 
 def thread_name(name: str, lane: int, is_main: bool) -> str:

@@ -187,9 +187,9 @@ def set_scene(trace: Trace, audit: Audit | None, examined: Examined | None, deta
     # The audit prices the findings anew and sorts them; rows count in the examination's order.
     priced = {finding.id: finding for finding in audit.findings} if audit is not None else {}
     findings = tuple(priced.get(finding.id, finding) for finding in examined.findings)
-    strings, kinds = Strings(), np.array(examined.kinds or ("",), object)
-    causes, stall = np.array(CAUSES, object)[examined.idle.cause], examined.idle.stall
-    words = np.where(stall != NONE, kinds[stall], causes)
+    strings = Strings()
+    kinds = strings.ids(examined.kinds or ("",))
+    causes, stall = strings.ids(CAUSES)[examined.idle.cause], examined.idle.stall
     harmless = np.array([finding.harmless for finding in findings] or [False])
     held, idle = examined.held, examined.idle
     return Scene(
@@ -204,15 +204,15 @@ def set_scene(trace: Trace, audit: Audit | None, examined: Examined | None, deta
             finding=held.finding,
             harmless=(held.finding != NONE) & harmless[held.finding],
             last_work=held.last_work,
-            kind=strings.ids(examined.kinds),
+            kind=kinds[: len(held)],
         ),
         idled=Idled.of(
             start_ns=idle.start_ns,
             dur_ns=idle.dur_ns,
             rank=idle.rank,
             device=idle.device,
-            cause=strings.ids(causes),
-            kind=strings.ids(words),
+            cause=causes,
+            kind=np.where(stall != NONE, kinds[stall], causes),
             finding=idle.finding,
             next_work=idle.next_work,
         ),
