@@ -12,6 +12,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from tracer.building import TraceBuilder
 from tracer.errors import TraceError
 from tracer.readers._bytes import GZIP, ZSTD, Progress, Source
@@ -23,7 +25,7 @@ from tracer.readers._hits import add_hits
 from tracer.readers._salvage import CLEANED, MENDED, Damage
 from tracer.readers._stamps import integer
 from tracer.readers._tracks import TrackFinder
-from tracer.trace import Ids, Loss, Trace
+from tracer.trace import GPU_WORK, Ids, Loss, Trace
 
 # Keys of the file that are told on; no others, since Trace.meta is also where readers leave word for the analysis.
 _TOLD = re.compile(
@@ -140,8 +142,12 @@ def _give(columns: EventColumns, tracks: TrackFinder, shift_ns: int) -> tuple[di
         low = min(min(columns.window) + shift_ns, int(start.min()))
         builder.meta["profiler_span"] = "true"
         high = max(max(columns.window) + shift_ns, int((start + dur).max()))
-        known = builder.window_ns or (low, high)
-        builder.window_ns = (min(known[0], low), max(known[1], high))
+        if builder.window_ns is None:
+            builder.window_ns = (low, high)
+        else:  # a recording says itself when its window was; what it launched may end later
+            worked = np.isin(spans["kind"], GPU_WORK)
+            ends = (start + dur)[worked]
+            builder.window_ns = (builder.window_ns[0], max(builder.window_ns[1], int(ends.max(initial=0))))
     rows = builder.add_spans(track=track, **spans)
     columns.give_tables(rows.start, shift_ns)
     return spans, track
