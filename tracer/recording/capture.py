@@ -164,10 +164,10 @@ class Capture:
         """The window closes; `why` if before its time."""
         if not self._opened or self.over:
             return
+        if self.profiler is not None and get_ident() == self._thread:
+            self.profiler.end_step()
         self._close_recorders(number)
         if self.profiler is not None:
-            if get_ident() == self._thread:
-                self.profiler.end_step()
             self.profiler.stop()
             self._save_trace()
         self._write(why)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+from time import monotonic_ns
 from typing import Any
 
 from tracer.recording.session import Session
@@ -42,9 +43,10 @@ class Recorders:
     def close(self) -> None:
         """The window closes: what each one saw goes into the manifest."""
         for recorder in reversed(tuple(self._all)):
+            begun = monotonic_ns()
             answer = self._call(recorder, "close")
             if isinstance(answer, dict):
-                self._states[recorder.NAME] = answer
+                self._states[recorder.NAME] = answer | {"closing_ns": monotonic_ns() - begun}
 
     def disarm(self) -> None:
         """Take all hooks away, once."""
