@@ -95,7 +95,7 @@ def test_a_wait_that_lost_no_lead_is_not_to_blame_for_what_follows():
     assert times == {"head": 10, "stall": 5, "launch.bound": 70}  # only while it lasted
 
 
-def test_a_wait_answers_for_no_more_than_four_times_the_lead_that_it_lost():
+def test_a_wait_answers_for_no_more_than_ten_times_the_lead_that_it_lost():
     trace = make_timeline(
         *kernel(1, 0, 10, 60),
         (Kind.CALL, "cudaDeviceSynchronize", CPU, 40, 60, 9),  # 20 us of the kernel are left
@@ -104,8 +104,8 @@ def test_a_wait_answers_for_no_more_than_four_times_the_lead_that_it_lost():
 
     times, _ = idle_times(trace)
 
-    assert times["stall"] == 80
-    assert times["host.late"] + times.get("launch.bound", 0) == 5_005 - 80
+    assert times["stall"] == 200
+    assert times["host.late"] + times.get("launch.bound", 0) == 5_005 - 200
 
 
 def test_the_next_wait_takes_over():

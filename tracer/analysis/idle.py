@@ -16,7 +16,7 @@ most; then the others that feed it. Of several causes at one moment it is the fi
 3. waiting for the DataLoader (`input.bound`), garbage collection (`host.gc`), compilation
    (`compile.jit`), if annotations or functions say so;
 4. a stall before that: its effect lasts until a launch again finds the device busy, the
-   next stall begins, or four times the lead that was lost is used up. A wait that lost
+   next stall begins, or ten times the lead that was lost is used up. A wait that lost
    no lead has no effect: the GPU would have been idle anyway;
 5. an operator that works on the CPU for long, or a stretch without any operator or call
    (`host.hot` if its line is known, else `host.late`);

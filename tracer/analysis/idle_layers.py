@@ -11,7 +11,7 @@ from tracer.analysis.intervals import Union, gaps, subtract, union
 from tracer.analysis.stalls import Stalls
 from tracer.trace import NONE, Ids, Ints, Kind, Trace
 
-_EFFECT = 4  # a stall answers for idle time up to this many times the lead that it lost
+_EFFECT = 10  # a stall answers for idle time up to this many times the lead that it lost
 _ALONE_NS = 100_000  # a stretch on the host without operator or call that is a cause of its own
 _NAMED = {
     "input.bound": re.compile(
