@@ -159,3 +159,20 @@ def test_threads_do_not_lose_reads(tmp_path, threads):
     assert len({row[2] for row in reads}) == threads
     frames = {row[1]: row for row in rows if row[0] == "frame"}
     assert all(frames[row[5]][5] == "spin" for row in reads)
+
+
+def test_a_loop_that_polls_a_clock_is_cut_off_and_wakes_no_collection(tmp_path):
+    _, saw, out = run(
+        tmp_path,
+        """
+        import gc
+        gc.collect()
+        before = gc.get_stats()[2]["collections"]
+        for _ in range(60_000):
+            time.perf_counter()
+        print(gc.get_stats()[2]["collections"] - before)
+        """,
+    )
+
+    assert out == ["0"]
+    assert (saw["saw"], saw["dropped"]) == (10_000, 50_000)

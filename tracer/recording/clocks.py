@@ -19,9 +19,11 @@ import threading
 import time
 import timeit
 import weakref
+from _thread import allocate_lock
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from importlib import import_module
+from struct import Struct
 from types import CodeType, FrameType, MethodType
 from typing import Any
 
@@ -30,14 +32,18 @@ from tracer.recording.session import Session
 _NAMES = ("time", "perf_counter", "monotonic", "process_time", "thread_time")
 _LIMIT = 200_000  # reads kept in a window; a program that polls a clock must not fill the disk
 
-_Frame = tuple[CodeType, int]
+_POLLED = 10_000  # reads kept of one place: beyond that it is a loop that waits for the time to pass
+# clock, value, stamp, thread, then id of the code and instruction offset of the read and of two callers
+_WHOLE = Struct("<Bqqqqiqiqi")
+_REAL = Struct("<Bdqqqiqiqi")
 
 
 class _Clock:
     """One clock function of the program. `read` takes its place."""
 
-    def __init__(self, recorder: Recorder, name: str) -> None:
+    def __init__(self, recorder: Recorder, name: str, number: int) -> None:
         self.name = name
+        self.number = number  # in the recorder's list
         self.original: Callable[[], float] = getattr(time, name)
         self.label = f"time.{name}"
         self.scale = 1 if name.endswith("_ns") else 1_000_000_000
@@ -54,23 +60,33 @@ class _Clock:
 def _make_read(recorder: Recorder, clock: _Clock) -> Callable[[_Clock], float]:
     """The function in a clock's place. Everything it needs is local, since it runs in the user's timed loops."""
     original, get_frame, now, local = clock.original, sys._getframe, time.monotonic_ns, recorder.local
-    is_user, ask, raw = recorder.user.get, recorder.is_user, recorder.raw.append
+    is_user, ask, raw, keep = recorder.user.get, recorder.is_user, recorder.raw.append, recorder.kept.setdefault
+    times, pack, number = recorder.times, (_WHOLE if clock.scale == 1 else _REAL).pack, clock.number
 
     def read(_: _Clock) -> float:
         value = original()
         if recorder.listening:
             frame = get_frame(1)
             code = frame.f_code
-            known = is_user(id(code))
+            place = id(code)
+            known = is_user(place)
             if known or (known is None and ask(code)):
-                caller = frame.f_back
-                place = (caller.f_code, caller.f_lasti, caller.f_back) if caller else None
-                above = place and place[2] and (place[2].f_code, place[2].f_lasti)
-                try:
-                    thread = local.native_id
-                except AttributeError:
-                    thread = local.native_id = threading.get_native_id()
-                raw((clock, value, now(), thread, code, frame.f_lasti, place and place[:2], above))
+                at = frame.f_lasti
+                spot = place << 20 | at
+                times[spot] = seen = times.get(spot, 0) + 1
+                if seen <= _POLLED:
+                    stack = [place, at, 0, 0, 0, 0]
+                    caller = frame.f_back
+                    if caller is not None:
+                        stack[2:4] = id(keep(id(caller.f_code), caller.f_code)), caller.f_lasti
+                        above = caller.f_back
+                        if above is not None:
+                            stack[4:6] = id(keep(id(above.f_code), above.f_code)), above.f_lasti
+                    try:
+                        thread = local.native_id
+                    except AttributeError:
+                        thread = local.native_id = threading.get_native_id()
+                    raw(pack(number, value, now(), thread, *stack))
         return value
 
     read.__name__ = read.__qualname__ = clock.name
@@ -88,11 +104,15 @@ class Recorder:
         self.session = session
         self.listening = False
         self.saw = self.dropped = 0
-        self.raw: deque[tuple[Any, ...]] = deque()  # as noted, made into rows by the writing thread
-        # Keyed by id(code), since hashing a code object reads all of it; _kept keeps those ids from being reused.
+        # As noted, made into rows by the writing thread. Packed: objects that the garbage collector
+        # must look at would, by their number, wake its full collection inside the user's loop.
+        self.raw: deque[bytes] = deque()
+        self.times: dict[int, int] = {}  # reads by place
+        self._lock = allocate_lock()
+        # Keyed by id(code), since hashing a code object reads all of it; kept keeps those ids from being reused.
         self.user: dict[int, bool] = {}
         self.local = threading.local()  # asking the system for the thread's id costs 0.2 us
-        self._kept: dict[int, CodeType] = {}
+        self.kept: dict[int, CodeType] = {}
         self._frames: dict[tuple[int, int, int], int] = {}
         self._clocks: list[_Clock] = []
         self._replaced: list[tuple[Any, str, Any]] = []
@@ -104,7 +124,8 @@ class Recorder:
             return
         self._sink = self.session.sink(self.NAME)
         self.session.each_second(self.write)
-        self._clocks = [_Clock(self, name + suffix) for name in _NAMES for suffix in ("", "_ns")]
+        names = [name + suffix for name in _NAMES for suffix in ("", "_ns")]
+        self._clocks = [_Clock(self, name, number) for number, name in enumerate(names)]
         taken = {clock.original: clock.read for clock in self._clocks}
         self._replace_in(time, taken)
         self._replace_in(timeit, taken)
@@ -125,11 +146,13 @@ class Recorder:
         """Stop to listen; what was seen and dropped."""
         self.listening = False
         self.write()
-        return {"on": bool(self._clocks), "saw": self.saw, "dropped": self.dropped}
+        polled = sum(max(0, count - _POLLED) for count in self.times.values())
+        return {"on": bool(self._clocks), "saw": self.saw, "dropped": self.dropped + polled}
 
     def disarm(self) -> None:
         """Give every name its own function back."""
         self.listening = False
+        self.write()
         for owner, name, original in reversed(self._replaced):
             setattr(owner, name, original)
         self._replaced.clear()
@@ -137,36 +160,43 @@ class Recorder:
 
     def is_user(self, code: CodeType) -> bool:
         """Whether code is the user's own, asked once for each code object."""
-        self._kept[id(code)] = code
+        self.kept[id(code)] = code
         known = self.user[id(code)] = self.session.is_user_file(code.co_filename)
         return known
 
     def write(self) -> None:
-        """Make rows of what came in, on the writing thread; beyond the limit count only."""
-        while self.raw:
-            clock, value, stamp, thread, code, at, caller, above = self.raw.popleft()
-            if self.saw >= _LIMIT:
-                self.dropped += 1
-                continue
-            self.saw += 1
-            frame = self._frame(((code, at), caller, above))
-            if isinstance(clock, _Clock):
-                self._sink.add(["read", stamp, thread, clock.label, round(value * clock.scale), frame])
-            else:
-                self._sink.add(["elapsed", stamp, thread, value, *clock, frame])
+        """Make rows of what came in, on the writing thread."""
+        with self._lock:
+            self._write()
 
-    def _frame(self, stack: tuple[_Frame | None, ...]) -> int:
-        """The id of a frame with its callers; frames are written when first met, callers before callees."""
+    def _write(self) -> None:
+        while self.raw:
+            data = self.raw.popleft()
+            clock = self._clocks[data[0]]
+            _, value, stamp, thread, *stack = (_WHOLE if clock.scale == 1 else _REAL).unpack(data)
+            self._row(["read", stamp, thread, clock.label, round(value * clock.scale)], stack)
+
+    def _row(self, row: list[Any], stack: Sequence[int]) -> None:
+        """One row with its stack; beyond the limit count only."""
+        if self.saw >= _LIMIT:
+            self.dropped += 1
+            return
+        self.saw += 1
+        self._sink.add([*row, self._frame(stack)])
+
+    def _frame(self, stack: Sequence[int]) -> int:
+        """The id of a frame with its callers; frames are written when first met, callers before callees.
+
+        `stack` holds id of the code and instruction offset by turns, innermost first, 0 for none.
+        """
         parent = -1
-        for frame in reversed(stack):
-            if frame is None:
+        for place, at in reversed(list(zip(stack[::2], stack[1::2], strict=True))):
+            if not place:
                 continue
-            code, at = frame
-            self._kept[id(code)] = code
-            place = (id(code), at, parent)
-            known = self._frames.get(place)
+            known = self._frames.get((place, at, parent))
             if known is None:
-                known = self._frames[place] = len(self._frames)
+                code = self.kept[place]
+                known = self._frames[place, at, parent] = len(self._frames)
                 self._sink.add(["frame", known, parent, code.co_filename, *_position(code, at)])
             parent = known
         return parent
@@ -220,10 +250,10 @@ class Recorder:
         if begun is None or done is None or not self.is_user(frame.f_code):
             return
         claimed = -1 if claimed_ms < 0 else round(claimed_ms * 1e6)
-        ends = (begun[0], done[0], begun[1], done[1])
-        caller = frame.f_back and (frame.f_back.f_code, frame.f_back.f_lasti)
-        stamp, thread = time.monotonic_ns(), threading.get_native_id()
-        self.raw.append((ends, claimed, stamp, thread, frame.f_code, frame.f_lasti, caller, None))
+        row = ["elapsed", time.monotonic_ns(), threading.get_native_id(), claimed, begun[0], done[0], begun[1], done[1]]
+        self.kept[id(frame.f_code)] = frame.f_code
+        with self._lock:
+            self._row(row, (id(frame.f_code), frame.f_lasti))
 
 
 def _position(code: CodeType, at: int) -> tuple[int, str, int, int]:
