@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import sys
 import textwrap
@@ -13,7 +14,7 @@ import pytest
 from tests.fake_gpu import ASSERT, FakeGpu
 from tracer.recording.bracket import find_brackets
 from tracer.recording.cudaerrors import is_cuda_error
-from tracer.recording.linewatch import LineWatch, launching_lines
+from tracer.recording.linewatch import LineWatch, is_user_frame, launching_lines
 from tracer.recording.marks import SPARSE_NS, Marks
 from tracer.recording.ring import LINE, NO_SLOT, read_ring
 
@@ -317,3 +318,10 @@ def test_a_forked_child_leaves_the_ring_alone(marks, gpu):
     image = read_ring(marks.ring.path)
     assert [number for number in image.records["line"].tolist() if 0 < number < 4] == [1, 3]
     assert not any(event[0] == "mine" for event in image.events)
+
+
+def test_what_torch_compile_makes_of_a_function_is_not_the_user_s(marks):
+    names = {"__compiled_fn_1": lambda: inspect.currentframe().f_back}
+    exec(compile("def pick():\n    return __compiled_fn_1()", "train.py", "exec"), names)
+
+    assert not is_user_frame(lambda name: True, names["pick"]())

@@ -32,7 +32,7 @@ WAYS: dict[str, dict[str, Any] | None] = {
 }
 
 
-def measure(kind: str, way: str) -> dict[str, Any]:
+def measure(way: str) -> dict[str, Any]:
     with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
         inject = ROOT / "tracer" / "recording" / "inject"
         path = os.pathsep.join(filter(None, [str(inject), str(ROOT), os.environ.get("PYTHONPATH")]))
@@ -43,7 +43,7 @@ def measure(kind: str, way: str) -> dict[str, Any]:
         if way == "launches blocking":
             env["CUDA_LAUNCH_BLOCKING"] = "1"
         done = subprocess.run(
-            [sys.executable, str(LOOP), kind], env=env, capture_output=True, text=True, timeout=200, check=False
+            [sys.executable, str(LOOP)], env=env, capture_output=True, text=True, timeout=200, check=False
         )
         if done.returncode:
             raise RuntimeError(done.stderr[-2000:])
@@ -55,11 +55,10 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
-    results: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    results: dict[str, list[dict[str, Any]]] = {way: [] for way in WAYS}
     for _ in range(options.rounds):
-        for kind in ("launch", "layers", "gpu"):
-            for way in WAYS:
-                results.setdefault((kind, way), []).append(measure(kind, way))
+        for way in WAYS:
+            results[way].append(measure(way))
     names = {
         "launch": "launch-bound, one small op a line",
         "layers": "launch-bound, training step of 24 layers",
@@ -68,15 +67,15 @@ def main() -> None:
     print("| loop | run | ms a step | x plain | spread of rounds | first wait at launch |")
     print("|---|---|---|---|---|---|")
     for kind, name in names.items():
-        plain = statistics.median(time_s for run in results[kind, "plain"] for time_s in run["steps"])
+        plain = statistics.median(time_s for run in results["plain"] for time_s in run["steps"][kind])
         for way, settings in WAYS.items():
-            runs = results[kind, way]
+            runs = results[way]
             assert all(run["rings"] == (settings is not None) for run in runs), "the marks were not on"
-            median = statistics.median(time_s for run in runs for time_s in run["steps"])
-            rounds = [statistics.median(run["steps"]) / plain for run in runs]
+            median = statistics.median(time_s for run in runs for time_s in run["steps"][kind])
+            rounds = [statistics.median(run["steps"][kind]) / plain for run in runs]
             waits = sorted({run["waited"] for run in runs})
             print(
-                f"| {name} | {way} | {median * 1e3:.2f} | {median / plain:.2f} | {min(rounds):.2f}-{max(rounds):.2f} "
+                f"| {name} | {way} | {median * 1e3:.2f} | {median / plain:.3f} | {min(rounds):.3f}-{max(rounds):.3f} "
                 f"| {', '.join(map(str, waits))} |"
             )
     import torch
@@ -86,7 +85,7 @@ def main() -> None:
         f"{time.strftime('%Y-%m-%d')}; {options.rounds} rounds"
     )
     if options.out:
-        options.out.write_text(json.dumps([[*key, runs] for key, runs in results.items()]))
+        options.out.write_text(json.dumps(results))
 
 
 if __name__ == "__main__":

@@ -1,12 +1,9 @@
-"""The program that marks_cost.py measures: `launch`, `layers` or `gpu`."""
+"""The program that marks_cost.py measures: three loops, and how far the host gets behind a busy GPU."""
 
 import json
-import sys
 import time
 
 import torch
-
-kind = sys.argv[1]
 
 
 def small_ops(x, w):
@@ -40,39 +37,44 @@ class Block(torch.nn.Module):
         return x + self.down(inner)
 
 
-if kind == "launch":
-    start = torch.randn(64, 64, device="cuda")
-    weight = torch.randn(64, 64, device="cuda") / 8
-    step = lambda: small_ops(start, weight)
-else:
-    size, layers, batch = (256, 24, 64) if kind == "layers" else (8192, 4, 4096)
-    dtype = torch.float32 if kind == "layers" else torch.bfloat16
+def training(size, layers, batch, dtype):
     net = torch.nn.Sequential(*(Block(size) for _ in range(layers))).to("cuda", dtype)
     optimizer = torch.optim.SGD(net.parameters(), lr=1e-4)
     data = torch.randn(batch, size, device="cuda", dtype=dtype)
-    step = lambda: train(net, optimizer, data)
+    return lambda: train(net, optimizer, data)
 
-steps = []
-for _ in range(35 if kind != "gpu" else 12):
-    torch.cuda.synchronize()
-    began = time.perf_counter()
-    step()
-    torch.cuda.synchronize()
-    steps.append(time.perf_counter() - began)
 
-# Behind a busy GPU: the first launch that has to wait.
-big = torch.randn(8192, 8192, device="cuda")
-small = torch.zeros(1, device="cuda")
-big @ big
-torch.cuda.synchronize()
-for _ in range(30):
+def measure(step, count):
+    taken = []
+    for _ in range(count + 5):
+        torch.cuda.synchronize()
+        began = time.perf_counter()
+        step()
+        torch.cuda.synchronize()
+        taken.append(time.perf_counter() - began)
+    return taken[5:]
+
+
+def first_wait():
+    big = torch.randn(8192, 8192, device="cuda")
+    small = torch.zeros(1, device="cuda")
     big @ big
-waited = -1
-for number in range(2500):
-    before = time.perf_counter()
-    small.add_(1)
-    if time.perf_counter() - before > 2e-3:
-        waited = number
-        break
-torch.cuda.synchronize()
-print(json.dumps({"steps": steps[5:], "waited": waited}))
+    torch.cuda.synchronize()
+    for _ in range(30):
+        big @ big
+    for number in range(2500):
+        before = time.perf_counter()
+        small.add_(1)
+        if time.perf_counter() - before > 2e-3:
+            return number
+    return -1
+
+
+start = torch.randn(64, 64, device="cuda")
+weight = torch.randn(64, 64, device="cuda") / 8
+steps = {
+    "launch": measure(lambda: small_ops(start, weight), 40),
+    "layers": measure(training(256, 24, 64, torch.float32), 40),
+    "gpu": measure(training(8192, 4, 4096, torch.bfloat16), 12),
+}
+print(json.dumps({"steps": steps, "waited": first_wait()}))

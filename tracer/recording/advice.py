@@ -32,7 +32,7 @@ _CHANGES = (
         ("scatter", "gather", "ScatterGather"),
         "gather and scatter take no negative index: it must lie in 0..size-1 of that dimension",
     ),
-    (("index out of bounds", "aten.index"), "an index must lie in -size..size-1 of its dimension"),
+    (("index out of bounds", "aten.index", "vectorized_gather"), "an index must lie in -size..size-1 of its dimension"),
 )
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import CodeType
 
+from tracer.recording.linewatch import is_compiled
 from tracer.recording.ring import Ring
 
 _KEPT = 50
@@ -33,7 +35,15 @@ class CudaErrors:
         """Write it down, if it speaks of CUDA and comes from a new place."""
         if len(self._places) >= _KEPT or not is_cuda_error(error):
             return
-        rows = [[file, line, name, int(self._is_user_file(file))] for file, line, name in _frames_of(error)]
+        rows = [
+            [
+                code.co_filename,
+                line,
+                code.co_qualname,
+                int(self._is_user_file(code.co_filename) and not is_compiled(code)),
+            ]
+            for code, line in _lines_of(error)
+        ]
         users = [row for row in rows if row[3]]
         # On its way up the same exception is raised again in every frame; the user's innermost line stays the same.
         place = str(users[-1] if users else rows[-1:])
@@ -42,17 +52,16 @@ class CudaErrors:
             self._ring.event("error", type(error).__name__, str(error), rows, self._thread_id())
 
 
-def _frames_of(error: BaseException) -> list[tuple[str, int, str]]:
-    """File, line and function of every frame from the program's start to where the error was raised."""
+def _lines_of(error: BaseException) -> list[tuple[CodeType, int]]:
+    """Code and line of every frame from the program's start to where the error was raised."""
     inner = []
     at = error.__traceback__
     frame = at.tb_frame.f_back if at is not None else None
     while at is not None:
-        code = at.tb_frame.f_code
-        inner.append((code.co_filename, at.tb_lineno, code.co_qualname))
+        inner.append((at.tb_frame.f_code, at.tb_lineno))
         at = at.tb_next
     outer = []
     while frame is not None:
-        outer.append((frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_qualname))
+        outer.append((frame.f_code, frame.f_lineno))
         frame = frame.f_back
     return outer[::-1] + inner

@@ -9,6 +9,8 @@
   return to user code is told too, with the line that goes on, and a return to code
   that is nobody's, such as autograd's threads.
 - Frames that are already running when the watch starts are found and watched.
+- What torch.compile makes of a function still bears the function's name and file; its
+  lines are none of the user's, so the line that calls it stands for it.
 - `<string>` is also what dataclasses and named tuples are made of: it is the user's
   own only in the main module (`python -c`).
 """
@@ -151,8 +153,15 @@ class LineWatch:
 
 def is_user_frame(is_user_file: Callable[[str], bool], frame: FrameType) -> bool:
     """Whether a frame runs the user's own code."""
-    name = frame.f_code.co_filename
-    return is_user_file(name) and (name != "<string>" or frame.f_globals.get("__name__") == "__main__")
+    code = frame.f_code
+    if not is_user_file(code.co_filename) or (code.co_names and is_compiled(code)):
+        return False
+    return code.co_filename != "<string>" or frame.f_globals.get("__name__") == "__main__"
+
+
+def is_compiled(code: CodeType) -> bool:
+    """Whether torch.compile made this code: it calls a compiled graph by its name."""
+    return any(name.startswith("__compiled_fn") for name in code.co_names)
 
 
 def user_stack(is_user_file: Callable[[str], bool], frame: FrameType | None, limit: int = 16) -> list[FrameType]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable
-from types import FrameType
+from types import CodeType, FrameType
 from typing import Any
 
 import torch
@@ -71,6 +71,7 @@ class OpWatch(TorchDispatchMode):  # type: ignore[misc]
         self._broken = False
         self._ops: dict[object, int] = {}  # operator, dtypes and shapes -> its number
         self._texts: dict[int, str] = {}
+        self._codes: dict[int, tuple[CodeType, bool]] = {}  # by id: the code, kept, and whether it is the user's own
         self._views: dict[Any, bool] = {}
         self._stacks: dict[object, tuple[int, int, int]] = {}  # codes and lines -> code, line, number of the stack
 
@@ -164,23 +165,27 @@ class OpWatch(TorchDispatchMode):  # type: ignore[misc]
 
     def _stack(self) -> tuple[int, int, int]:
         """The user's frames as numbers: code and line of the innermost, and the whole stack."""
-        is_user_file = self._is_user_file
+        codes = self._codes
         found: list[FrameType] = []
         frame = sys._getframe(3).f_back  # none on a thread of autograd
         key: list[int] = []
         while frame is not None and len(found) < _STACK:
-            if is_user_frame(is_user_file, frame):
+            code = frame.f_code
+            known = codes.get(id(code))
+            if known is None:
+                known = codes[id(code)] = (code, is_user_frame(self._is_user_file, frame))
+            if known[1]:
                 found.append(frame)
                 key += (id(frame.f_code), frame.f_lineno)
             frame = frame.f_back
         if not found:
             return -1, 0, -1
-        known = self._stacks.get(tuple(key))
-        if known is None:
+        stack = self._stacks.get(tuple(key))
+        if stack is None:
             places = [(self._marks.code_id(frame.f_code), frame.f_lineno) for frame in found]
             number = self._marks.ring.name("stack", ("stack", *places), places)
-            known = self._stacks[tuple(key)] = (*places[0], number)
-        return known
+            stack = self._stacks[tuple(key)] = (*places[0], number)
+        return stack
 
     def _user_name(self, name: str, value: torch.Tensor) -> str:
         """What the user's own frames call this tensor, the innermost first; else the operator's name for it."""
