@@ -1,32 +1,35 @@
 """How fast a trace is written for Perfetto, and how large the file is.
 
-    python -m tests.bench.export [TRACE.json.gz] [--launches 1000000] [--json]
+    python -m tests.bench.export [TRACE.json.gz --times 40]
 
 Without a trace, one is made: operators that launch kernels, which is what a training
 loop is made of. Each figure stands beside what it can be held against on the same
-machine: packing alone without names and arguments (the floor), Perfetto's own
-`TraceProtoBuilder`, and the gzipped Kineto JSON of the same run.
+machine: packing alone without names, arguments and compression (the floor), Perfetto's
+own `TraceProtoBuilder`, and for a recorded trace the gzipped Kineto JSON of the same run.
 """
 
 from __future__ import annotations
 
 import argparse
-import gzip
+import importlib.util
 import json
+import os
+import platform
 import resource
 import tempfile
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from tracer.auditor import audit_of, examine
 from tracer.building import TraceBuilder
 from tracer.exports import _packing as packing
-from tracer.exports._output import compressor
 from tracer.exports.perfetto import write
 from tracer.readers import load
-from tracer.trace import Kind, Trace
+from tracer.trace import Kind, Spans, Trace
 
 _KERNELS = 60
 _CHUNK = 1 << 16
@@ -56,30 +59,17 @@ def make_trace(launches: int) -> Trace:
     return builder.build()
 
 
-def kineto_size(trace: Trace) -> int:
-    """Bytes of the gzipped JSON that Kineto would write of a made trace, with the keys that it writes."""
-    spans, rows = trace.spans, []
-    for row in range(len(spans)):
-        kernel = spans.kind[row] == Kind.KERNEL
-        args: dict[str, Any] = {"External id": int(spans.corr[row])}
-        if kernel:
-            args |= {"queued": 0, "device": 0, "context": 1, "stream": 7, "correlation": int(spans.corr[row])}
-            args |= {"registers per thread": 32, "shared memory": 0, "blocks per SM": 1.5, "warps per SM": 6.0}
-            args |= {"grid": [132, 1, 1], "block": [128, 1, 1], "est. achieved occupancy %": 9}
-        elif spans.kind[row] == Kind.CALL:
-            args |= {"cbid": 211, "correlation": int(spans.corr[row])}
-        else:
-            args |= {"Record function id": 0, "Ev Idx": row}
-        track = trace.tracks[spans.track[row]]
-        cat = "kernel" if kernel else "cuda_runtime" if spans.kind[row] == Kind.CALL else "cpu_op"
-        start, dur = int(spans.start_ns[row]) + trace.origin_unix_ns, int(spans.dur_ns[row])
-        stamps = f'"ts": {start // 1000}.{start % 1000:03d}, "dur": {dur // 1000}.{dur % 1000:03d}'
-        name = json.dumps(trace.names[spans.name[row]])
-        rows.append(
-            f'  {{"ph": "X", "cat": "{cat}", "name": {name}, "pid": {track.device if kernel else track.pid}, '
-            f'"tid": {track.lane}, {stamps}, "args": {json.dumps(args)}}}'
-        )
-    return len(gzip.compress((",\n".join(rows)).encode(), 6))
+def tile(trace: Trace, times: int) -> Trace:
+    """The same trace several times, one after the other, as a longer run would be."""
+    spans = trace.spans
+    period = int(spans.end_ns.max() - spans.start_ns.min()) + 1_000_000
+    most = int(spans.corr.max()) + 1
+    parts = []
+    for turn in range(times):
+        corr = np.where(spans.corr > 0, spans.corr + turn * most, spans.corr)
+        parent = np.where(spans.parent >= 0, spans.parent + turn * len(spans), -1).astype(np.int32)
+        parts.append(replace(spans, start_ns=spans.start_ns + turn * period, corr=corr, parent=parent))
+    return Trace(trace.origin_unix_ns, trace.names, trace.tracks, Spans.join(parts), meta=trace.meta)
 
 
 def floor(count: int) -> float:
@@ -113,52 +103,56 @@ def builder_speed(count: int = 50_000) -> float:
     return count / (time.perf_counter() - began)
 
 
-def measure(trace: Trace, json_bytes: int) -> dict[str, Any]:
-    """All figures of one trace."""
-    found: dict[str, Any] = {"spans": len(trace.spans), "json_gz_bytes": json_bytes, "gzip": compressor().__doc__ or ""}
+def measure(trace: Trace, json_bytes: int, times: int) -> dict[str, Any]:
+    """Speed on the trace repeated `times` times, sizes on the trace itself, beside its gzipped JSON."""
+    repeated = tile(trace, times) if times > 1 else trace
+    found: dict[str, Any] = {
+        "spans": len(repeated.spans),
+        "cpus": os.cpu_count(),
+        "python": platform.python_version(),
+        "numpy": np.__version__,
+        "gzip": "isal" if importlib.util.find_spec("isal") else "zlib",
+    }
     with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "t.pftrace"
         for detail in ("low", "normal", "full"):
-            best = None
-            for _ in range(3):
-                began, cpu = time.perf_counter(), time.process_time()
-                written = write(trace, None, Path(folder) / "t.pftrace", detail=detail, most_slices=1 << 40)
-                took = time.perf_counter() - began, time.process_time() - cpu
-                best = took if best is None or took[0] < best[0] else best
-            size = written.path.stat().st_size
-            assert best is not None
+            took = [_timed(repeated, path, detail) for _ in range(5)]
+            seconds, cpu, slices = min(took)
             found[detail] = {
-                "slices": written.slices,
-                "seconds": round(best[0], 3),
-                "cpu_seconds": round(best[1], 3),
-                "slices_per_second": round(written.slices / best[0]),
-                "over_floor": round(best[0] / floor(written.slices), 2),
-                "bytes": size,
-                "bytes_per_slice": round(size / written.slices, 1),
-                "of_json_gz": round(size / json_bytes, 3) if json_bytes else None,
+                "slices": slices,
+                "seconds": round(seconds, 3),
+                "cpu_seconds": round(cpu, 3),
+                "slices_per_second": round(slices / seconds),
+                "times_the_floor": round(seconds / floor(slices), 1),
+                "bytes_per_slice": round(path.stat().st_size / slices, 1),
             }
+            if json_bytes:
+                examined = examine(trace)
+                write(trace, audit_of(examined), path, examination=examined, detail=detail)
+                found[detail]["size_of_json_gz"] = round(path.stat().st_size / json_bytes, 3)
     builder = builder_speed()
     found["builder_slices_per_second"] = round(builder)
-    found["over_builder"] = round(found["normal"]["slices_per_second"] / builder, 1)
+    found["times_the_builder"] = round(found["normal"]["slices_per_second"] / builder, 1)
     found["peak_mb"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
     return found
+
+
+def _timed(trace: Trace, path: Path, detail: str) -> tuple[float, float, int]:
+    began, cpu = time.perf_counter(), time.process_time()
+    written = write(trace, None, path, detail=detail, most_slices=1 << 40)
+    return time.perf_counter() - began, time.process_time() - cpu, written.slices
 
 
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("trace", nargs="?", type=Path)
-    parser.add_argument("--launches", type=int, default=500_000)
-    parser.add_argument("--json", action="store_true")
+    parser.add_argument("trace", nargs="?", type=Path, help="a .json.gz of torch.profiler")
+    parser.add_argument("--times", type=int, default=1, help="repeat the trace for the speed (default: %(default)s)")
+    parser.add_argument("--launches", type=int, default=1_000_000, help="of the made trace (default: %(default)s)")
     arguments = parser.parse_args()
-    if arguments.trace:
-        trace = load(arguments.trace)
-        data = arguments.trace.read_bytes()
-        size = len(data) if data[:2] == b"\x1f\x8b" else len(gzip.compress(data, 6))
-    else:
-        trace = make_trace(arguments.launches)
-        size = kineto_size(make_trace(20_000)) * arguments.launches // 20_000
-    found = measure(trace, size)
-    print(json.dumps(found, indent=2))
+    trace = load(arguments.trace) if arguments.trace else make_trace(arguments.launches)
+    size = arguments.trace.stat().st_size if arguments.trace else 0
+    print(json.dumps(measure(trace, size, arguments.times), indent=2))
 
 
 if __name__ == "__main__":

@@ -11,8 +11,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-BLOCK = 8 << 20  # bytes compressed at a time, each to a gzip member of its own
-_LEVEL = 1
+BLOCK = 2 << 20  # bytes compressed at a time, each to a gzip member of its own
+_CAREFUL = 3  # blocks at the beginning that are compressed well rather than fast: most files are no larger
+_LEVEL, _CAREFUL_LEVEL = 1, 6
 _AHEAD = 8  # blocks that may wait to be packed, compressed and written, so that memory stays bounded
 
 
@@ -33,6 +34,7 @@ class Output:
         self.raw_bytes = 0
         self._part = path.with_name(f".{path.name}.{os.getpid()}.part")
         self._compress = compressor() if compress else None
+        self._blocks = 0
         self._pool = ThreadPoolExecutor(max_workers=min(4, os.cpu_count() or 1), thread_name_prefix="tracer-export")
         self._waiting: deque[Future[tuple[int, bytes]]] = deque()
         self._block: list[bytes] = []
@@ -76,13 +78,16 @@ class Output:
             self._submit(lambda: block)
 
     def _submit(self, task: Callable[[], bytes]) -> None:
-        self._waiting.append(self._pool.submit(self._finished, task))
+        self._waiting.append(self._pool.submit(self._finished, task, self._blocks < _CAREFUL))
+        self._blocks += 1
         while len(self._waiting) > _AHEAD:
             self._write_next()
 
-    def _finished(self, task: Callable[[], bytes]) -> tuple[int, bytes]:
+    def _finished(self, task: Callable[[], bytes], careful: bool) -> tuple[int, bytes]:
         data = task()
-        return len(data), data if self._compress is None else self._compress(data)
+        if self._compress is None:
+            return len(data), data
+        return len(data), zlib.compress(data, _CAREFUL_LEVEL, wbits=31) if careful else self._compress(data)
 
     def _write_next(self) -> None:
         size, data = self._waiting.popleft().result()
