@@ -96,6 +96,22 @@ def test_a_program_that_fails_keeps_its_status(tmp_path):
     assert "itself failed" in proof.abstained
 
 
+def test_a_program_that_the_recorder_cannot_enter_is_told_apart(tmp_path):
+    broken = tmp_path / "broken"
+    broken.mkdir()
+    (broken / "msgspec.py").write_text("raise ImportError('not this one')")
+
+    proof = prove(
+        config(tmp_path, "import torch\n", env={"PYTHONPATH": str(broken)}),
+        rounds=2,
+        key="CPU",
+        folder=tmp_path / "out",
+    )
+
+    assert "recorder could not start" in proof.abstained
+    assert "not this one" in proof.abstained
+
+
 def test_a_program_without_reads_has_nothing_to_give_back(tmp_path):
     text = TRAINING.replace("if loss.item() > 1e9:", "if i > 100:").replace("kept = x[x > 0].sum()", "")
 

@@ -68,7 +68,7 @@ def measure(
     by_hand = Runner(fixed, folder / f"{name}.fixed")
     first = as_is.run("plain", "first")
     plan = as_is.plan_after(first)
-    if first.status or plan is None:
+    if first.status or not first.reached or plan is None:
         return row | {"failed": f"status {first.status}: {first.why}"}
     why = examine_values(as_is, plan)[0]
     row["abstained"] = why

@@ -43,6 +43,8 @@ def prove(
     base = Proof(1, runner.name, "values replayed", status=first.status, folder=str(runner.folder))
     if first.status:
         return replace(base, abstained=f"the program itself failed: {first.why}")
+    if not first.reached:
+        return replace(base, abstained=first.why)
     if key == "CUDA" and not first.gpu:
         return replace(base, abstained="the program used no GPU: no value came from one, there is nothing to prove")
     if plan is None:
@@ -111,6 +113,8 @@ def prove_fix(
     base = Proof(1, runner.name, str(patched), status=first.status, folder=str(runner.folder))
     if first.status:
         return replace(base, abstained=f"the program itself failed: {first.why}")
+    if not first.reached:
+        return replace(base, abstained=first.why)
     if plan is None:
         return replace(base, abstained=_too_few(first))
     base = replace(base, seeded_by_us=not first.seeded, notes=_notes(first, plan, runner.asked))

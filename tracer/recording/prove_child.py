@@ -64,6 +64,7 @@ class Result(msgspec.Struct):
     graphs: int = 0
     pinned_uploads: int = 0
     compiled: bool = False
+    reached: bool = True  # set by the parent: whether there was a result
     status: int = 0  # set by the parent
     output: str = ""  # set by the parent: where its streams went
     why: str = ""  # set by the parent: last line that it wrote

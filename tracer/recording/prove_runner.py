@@ -96,9 +96,17 @@ class Runner:
         result.status = 128 - status if status < 0 else status
         result.output = str(output)
         result.why = _last_line(output)
-        if not found.is_file() and not result.status:
-            result.why = "it never imported torch" if mode == "plain" else "it ended without a result"
+        result.reached = found.is_file()
+        if not result.reached and not result.status:
+            result.why = self._unreached()
         return result
+
+    def _unreached(self) -> str:
+        """Why a process that ended well left no result."""
+        told = self.folder / "unreached.txt"
+        if told.is_file():
+            return f"the recorder could not start in it: {told.read_text().strip().splitlines()[-1]}"
+        return "it never imported torch, or ended without leaving Python the usual way (os._exit)"
 
     def _execute(self, stream: IO[bytes], task: Path, output: Path) -> int:
         run = self._settings.run

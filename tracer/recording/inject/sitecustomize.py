@@ -31,6 +31,7 @@ def _begin(folder):  # type: ignore[no-untyped-def]
 
             child.start(folder)
     except Exception as error:  # whatever it is, the program goes on
+        folder = folder or os.path.dirname(os.environ.get("TRACER_PROVE", ""))  # noqa: PTH120
         try:
             with open(os.path.join(folder, "unreached.txt"), "a") as file:  # noqa: PTH118,PTH123
                 file.write(f"{os.getpid()}: {sys.executable}: {error!r}\n")
