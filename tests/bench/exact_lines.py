@@ -37,6 +37,7 @@ def record(script: Path, folder: Path) -> Path | None:
     program = folder / script.name
     program.write_text(text)
     command = [sys.executable, "-m", "tracer", "run", f"output.folder={folder}", "output.formats=['json']"]
+    command += ["window.step_from=time", "window.skip=0", "window.seconds=120"]  # the whole program
     try:
         done = subprocess.run(
             [*command, "--", sys.executable, str(program)], capture_output=True, text=True, timeout=150, cwd=folder

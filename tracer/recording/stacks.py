@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +20,13 @@ OWN = str(Path(__file__).resolve().parent)
 
 def catch() -> Any:
     """The stack of this thread, without a look at names."""
-    return sys.modules["torch"]._C._profiler.gather_traceback(python=True, script=False, cpp=False)
+    return _gather()(True, False, False)  # Python, no TorchScript, no C++
+
+
+@cache
+def _gather() -> Callable[[bool, bool, bool], Any]:
+    gather: Callable[[bool, bool, bool], Any] = sys.modules["torch"]._C._profiler.gather_traceback
+    return gather
 
 
 def symbolize(caught: list[Any]) -> list[list[tuple[str, int, str]]]:

@@ -1,13 +1,13 @@
 """Tells of every synchronisation that torch knows of, as it happens, on the thread that waited.
 
-What was compared (a GPU script in tests/bench measures it):
+What was compared (tests/bench/ledger_ways.py measures it on a GPU):
 
 - The warnings of torch's sync debug mode: all places that torch itself knows of, C++
   callers included, and nothing while nobody waits. Chosen, with `warnguard` in front.
-- `torch.cuda._gpu_trace` callbacks: before the wait, so without its end; a tax on every
-  allocation and event; cannot be switched off again.
-- `aten::_local_scalar_dense` and others overridden with torch.library: some 5 us more
-  for each read, and blind for what does not go through the dispatcher (unique, thrust).
+- `torch.cuda._gpu_trace` callbacks: before the wait, so without its end; an operator that
+  allocates takes twice as long; cannot be switched off again.
+- `aten::_local_scalar_dense` overridden with torch.library: the cheapest for a read, but
+  blind for nonzero, masks, copies and explicit waits, and one override more for each.
 - Wrapped Python functions alone: blind for all that C++ does. Used where the mode is
   blind: whole-device and event waits, empty_cache. Not for copies that are asked not to
   block: a wrapped `Tensor.to` is another function to torch.compile and to
@@ -22,9 +22,9 @@ from __future__ import annotations
 import os
 import sys
 import threading
-import time
 import warnings
 from collections.abc import Callable
+from time import monotonic_ns
 from types import FrameType
 from typing import Any
 
@@ -128,13 +128,14 @@ class SyncWatch:
         self.armed = False
 
     def _hear(self, text: str) -> bool:
+        if self._wanted == 0 and self.armed and text.startswith(self._text):
+            self.tell("sync", -1, monotonic_ns())
+            return True
         if getattr(self._local, "showing", False):
             return False
         if text.startswith(self._text):
             if self.armed:
-                self.tell("sync", -1, time.monotonic_ns())
-                if self._wanted == 0:
-                    return True
+                self.tell("sync", -1, monotonic_ns())
             return self._wanted != 0 and self._as_wanted(text)
         if self.armed and not self._beta and text.startswith(_BETA):
             self._beta = text
@@ -143,7 +144,7 @@ class SyncWatch:
 
     def _as_wanted(self, text: str) -> bool:
         """Treat a warning that the program asked for as its filters say; whether that is done."""
-        frame = sys._getframe(3)  # below are match and hear
+        frame = sys._getframe(2)  # below is hear
         action = program_action(text, UserWarning, frame.f_globals.get("__name__") or "<unknown>", frame.f_lineno)
         if action not in ("default", "module", "once"):
             return False  # the interpreter goes on to the program's own filter, with the stack as it would be
@@ -202,11 +203,11 @@ class SyncWatch:
         def waiting(*values: Any, **options: Any) -> Any:
             if not self._listeners:
                 return original(*values, **options)
-            start = time.monotonic_ns()
+            start = monotonic_ns()
             try:
                 return original(*values, **options)
             finally:
-                self.tell(what, start, time.monotonic_ns())
+                self.tell(what, start, monotonic_ns())
 
         return waiting
 

@@ -90,12 +90,10 @@ class WarnGuard:
     def __init__(self, hear: Callable[[str], bool]) -> None:
         self._hear = hear
         self._installed = False
-        # The message is any object with match(): the interpreter calls it for every warning.
+        # The interpreter calls this for every warning, in the place of a regular expression's match(); a plain
+        # attribute, so that nothing stands between it and the hearer.
+        self.match: Callable[[str], bool] = _deaf
         self._first = ("ignore", self, Warning, None, 0)
-
-    def match(self, text: str) -> bool:
-        """Called by the interpreter for each warning, in the place of a regular expression."""
-        return self._installed and self._hear(text)
 
     def install(self) -> bool:
         """Go in front; False on a Python where this is not tested."""
@@ -103,6 +101,7 @@ class WarnGuard:
             return False
         if not self._installed:
             self._installed = True
+            self.match = self._hear
             # Chosen at run time, since it must know this guard; a plain module class underneath.
             guard = self
 
@@ -130,11 +129,16 @@ class WarnGuard:
         """Leave; lists that someone still holds keep a first filter that matches nothing."""
         if self._installed:
             self._installed = False
+            self.match = _deaf
             module: Any = warnings
             module.__class__ = types.ModuleType
             if type(module.filters) is _Filters:
                 module.filters = _behind(module.filters)
             module._filters_mutated()
+
+
+def _deaf(text: str) -> bool:
+    return False
 
 
 def program_action(text: str, category: type[Warning], module: str, line: int) -> str:
