@@ -72,21 +72,25 @@ def _make_read(recorder: Recorder, clock: _Clock) -> Callable[[_Clock], float]:
             known = is_user(place)
             if known or (known is None and ask(code)):
                 at = frame.f_lasti
-                spot = place << 20 | at
-                times[spot] = seen = times.get(spot, 0) + 1
+                # Two places may share a sum; then they share the limit, which is far off for either.
+                times[place + at] = seen = times.get(place + at, 0) + 1
                 if seen <= _POLLED:
-                    stack = [place, at, 0, 0, 0, 0]
+                    one = one_at = two = two_at = 0
                     caller = frame.f_back
                     if caller is not None:
-                        stack[2:4] = id(keep(id(caller.f_code), caller.f_code)), caller.f_lasti
-                        above = caller.f_back
-                        if above is not None:
-                            stack[4:6] = id(keep(id(above.f_code), above.f_code)), above.f_lasti
+                        code, one_at = caller.f_code, caller.f_lasti
+                        one = id(code)
+                        keep(one, code)
+                        caller = caller.f_back
+                        if caller is not None:
+                            code, two_at = caller.f_code, caller.f_lasti
+                            two = id(code)
+                            keep(two, code)
                     try:
                         thread = local.native_id
                     except AttributeError:
                         thread = local.native_id = threading.get_native_id()
-                    raw(pack(number, value, now(), thread, *stack))
+                    raw(pack(number, value, now(), thread, place, at, one, one_at, two, two_at))
         return value
 
     read.__name__ = read.__qualname__ = clock.name
