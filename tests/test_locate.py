@@ -55,9 +55,9 @@ def fail(fault):
 """
 
 
-def run_fake(tmp_path: Path, body: str, *, limit_s: float = 30.0, env: dict[str, str] | None = None, **options):
+def run_fake(tmp_path: Path, body: str, *, limit_s: float = 30.0, before: str = "", env=None, **options):
     script = tmp_path / "train.py"
-    script.write_text(PRELUDE + textwrap.dedent(body))
+    script.write_text(before + PRELUDE + textwrap.dedent(body))
     path = os.pathsep.join([str(ROOT), *sys.path])
     return locate_program(
         [sys.executable, str(script)],
@@ -121,25 +121,26 @@ def test_an_error_that_does_not_come_back_is_called_so_and_named_without_confide
     assert "not reproduced" in render(found)
 
 
+HANG = """\
+import os, subprocess, sys, time
+if os.environ.get("CUDA_LAUNCH_BLOCKING") == "1":
+    child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+    with open(__file__ + ".pid", "w") as file:
+        file.write(str(child.pid))
+    time.sleep(600)
+"""
+
+
 def test_a_second_run_that_hangs_is_ended_at_the_limit_with_all_its_children(tmp_path):
-    body = """
-    import subprocess
-    if blocking:
-        child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
-        Path(__file__).with_name("pid").write_text(str(child.pid))
-        time.sleep(600)
-    launch(901, fault=710)
-    fail(710)
-    """
     began = time.monotonic()
 
-    found = run_fake(tmp_path, body, limit_s=3.0)
+    found = run_fake(tmp_path, "launch(901, fault=710)\nfail(710)\n", limit_s=4.0, before=HANG)
 
     assert time.monotonic() - began < 60
     assert found.second.status is None
     assert any("time limit" in note for note in found.notes)
     assert (found.kind, found.cause.line, found.confidence) == ("async.assert", 901, "high")
-    pid = int((tmp_path / "pid").read_text())
+    pid = int((tmp_path / "train.py.pid").read_text())
     until = time.monotonic() + 5
     while Path(f"/proc/{pid}").exists() and Path(f"/proc/{pid}/stat").read_text().split()[2] != "Z":
         assert time.monotonic() < until, "the child is still alive"
