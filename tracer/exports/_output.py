@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import Self
 
 BLOCK = 2 << 20  # bytes compressed at a time, each to a gzip member of its own
-_CAREFUL = 3  # blocks at the beginning that are compressed well rather than fast: most files are no larger
+_CAREFUL = 4 << 20  # bytes at the beginning that are compressed well rather than fast: most files are no larger
 _LEVEL, _CAREFUL_LEVEL = 1, 6
 _AHEAD = 8  # blocks that may wait to be packed, compressed and written, so that memory stays bounded
 
@@ -34,7 +34,7 @@ class Output:
         self.raw_bytes = 0
         self._part = path.with_name(f".{path.name}.{os.getpid()}.part")
         self._compress = compressor() if compress else None
-        self._blocks = 0
+        self._expected = 0
         self._pool = ThreadPoolExecutor(max_workers=min(4, os.cpu_count() or 1), thread_name_prefix="tracer-export")
         self._waiting: deque[Future[tuple[int, bytes]]] = deque()
         self._block: list[bytes] = []
@@ -51,10 +51,10 @@ class Output:
         if self._size >= BLOCK:
             self._flush()
 
-    def later(self, task: Callable[[], bytes]) -> None:
-        """What this task makes comes next; it is made and compressed on another thread."""
+    def later(self, task: Callable[[], bytes], size: int) -> None:
+        """What this task makes, about so many bytes, comes next; it is made and compressed on another thread."""
         self._flush()
-        self._submit(task)
+        self._submit(task, size)
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         whole = False
@@ -75,11 +75,11 @@ class Output:
     def _flush(self) -> None:
         if self._block:
             block, self._block, self._size = b"".join(self._block), [], 0
-            self._submit(lambda: block)
+            self._submit(lambda: block, len(block))
 
-    def _submit(self, task: Callable[[], bytes]) -> None:
-        self._waiting.append(self._pool.submit(self._finished, task, self._blocks < _CAREFUL))
-        self._blocks += 1
+    def _submit(self, task: Callable[[], bytes], size: int) -> None:
+        self._expected += size
+        self._waiting.append(self._pool.submit(self._finished, task, self._expected <= _CAREFUL))
         while len(self._waiting) > _AHEAD:
             self._write_next()
 

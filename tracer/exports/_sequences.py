@@ -17,7 +17,7 @@ import hashlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 
@@ -39,7 +39,15 @@ _ARG_NAME, _ARG_INT, _ARG_DOUBLE, _ARG_STRING = 1, 4, 5, 17
 _BEGIN, _END, _COUNTER = 1, 2, 4
 _NEEDS_STATE, _CLEARS_STATE = 2, 1
 
-Task: TypeAlias = Callable[[], bytes]  # packs a part of a row when it is called
+_EVENT = 30  # bytes of an event, about
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Task:
+    """A part of a row that is packed when it is asked for."""
+
+    pack: Callable[[], bytes]
+    size: int  # bytes that it will make, about
 
 
 @dataclass(slots=True)
@@ -136,7 +144,8 @@ def _pack_slices(parts: Sequence[Slices], scale: Scale, sequence: int, events: _
         yield _pack_events(parts, scale, sequence, events, 0)
         return
     for low in range(0, len(events.order), CHUNK):
-        yield partial(_pack_events, parts, scale, sequence, events, low)
+        size = min(CHUNK, len(events.order) - low) * _EVENT
+        yield Task(partial(_pack_events, parts, scale, sequence, events, low), size)
 
 
 def _pack_events(parts: Sequence[Slices], scale: Scale, sequence: int, events: _Events, low: int) -> bytes:
@@ -250,7 +259,7 @@ def _pack_counter(counter: Counter, sequence: int) -> Iterator[bytes | Task]:
     since = np.diff(counter.time_ns, prepend=counter.time_ns[0])
     for low in range(0, len(since), CHUNK):
         some = partial(_pack_values, since[low : low + CHUNK], counter.value[low : low + CHUNK], sequence)
-        yield some if len(since) > _AT_ONCE else some()
+        yield Task(some, min(CHUNK, len(since) - low) * _EVENT) if len(since) > _AT_ONCE else some()
 
 
 def _pack_values(times: Ints, values: Any, sequence: int) -> bytes:

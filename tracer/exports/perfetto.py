@@ -95,7 +95,7 @@ def write_scene(scene: Scene, path: Path, *, compress: bool = True, notes: tuple
                 if isinstance(data, bytes):
                     out.add(data)
                 else:
-                    out.later(data)
+                    out.later(data.pack, data.size)
         for data in sample_packets(scene, scale):
             out.add(data)
     samples = int(np.sum(scene.trace.samples.frame >= 0)) if scene.detail != "low" else 0
