@@ -12,7 +12,10 @@ from tracer.trace import NONE, Ints, Kind, Steps, Trace
 
 _REPEATS = 4  # a wait that comes less often makes no loop
 _ENOUGH = 5  # untraced steps before the window that tell the program's pace
-_STEADY = 5  # times that differ by more than this factor from the median are no repetitions of one thing
+_EVEN, _UNEVEN = (
+    2,
+    5,
+)  # times of more than so many times the median are no repetitions of one thing; the second if need be
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,18 +94,29 @@ def _steady_run(ends: Ints) -> tuple[int, int, int] | None:
     rows = np.arange(len(ends))
     while len(rows) >= _REPEATS:
         times = np.diff(ends[rows])
-        steady = times <= _STEADY * np.median(times)
-        edges = np.flatnonzero(np.diff(np.concatenate(([0], steady.astype(np.int8), [0]))))
-        starts, stops = edges[::2], edges[1::2]
-        longest = int(np.argmax(ends[rows[stops]] - ends[rows[starts]]))
-        low, high = int(rows[starts[longest]]), int(rows[stops[longest]])
-        count = int(stops[longest] - starts[longest])
-        if count >= _REPEATS - 1 and (best is None or ends[high] - ends[low] > ends[best[1]] - ends[best[0]]):
-            best = (low, high, count)
-        if steady.all():
+        run = _longest(times, _EVEN)
+        if run is None or run[1] - run[0] < len(times) // 2:
+            run = _longest(times, _UNEVEN)
+        if run is not None:
+            low, high = int(rows[run[0]]), int(rows[run[1]])
+            if best is None or ends[high] - ends[low] > ends[best[1]] - ends[best[0]]:
+                best = (low, high, run[1] - run[0])
+        apart = times > _UNEVEN * np.median(times)
+        if not apart.any():
             break
-        rows = rows[np.append(~steady, True)]  # the last of each burst
+        rows = rows[np.append(apart, True)]  # the last of each burst
     return best
+
+
+def _longest(times: Ints, factor: int) -> tuple[int, int] | None:
+    """The longest stretch, in time, of times that are at most so many times the median."""
+    steady = times <= factor * np.median(times)
+    edges = np.flatnonzero(np.diff(np.concatenate(([0], steady.astype(np.int8), [0]))))
+    starts, stops = edges[::2], edges[1::2]
+    sums = np.concatenate(([0], np.cumsum(times)))
+    longest = int(np.argmax(sums[stops] - sums[starts]))
+    found = int(starts[longest]), int(stops[longest])
+    return found if found[1] - found[0] >= _REPEATS - 1 else None
 
 
 def _whole(trace: Trace, launches: Launches) -> Window:

@@ -65,8 +65,16 @@ def find_works(
     )
     low, high = window_ns
     pending = np.full(len(tracks), low, np.int64)
-    earlier = works.launched_ns < low
+    earlier = (works.launched_ns < low) | _left_over(works, len(tracks))
     np.maximum.at(pending, works.stream[earlier], end[earlier])
     inside = np.flatnonzero(~earlier & (works.launched_ns < high))
     order = np.lexsort((start[inside], works.launched_ns[inside]))
     return works.take(inside[order]), tuple(int(t) for t in tracks), pending
+
+
+def _left_over(works: Works, streams: int) -> Bools:
+    """Work without a call that ran before all work with one on its stream: launched before the recording began."""
+    lone = works.call == NONE
+    first = np.full(streams, np.iinfo(np.int64).max, np.int64)
+    np.minimum.at(first, works.stream[~lone], works.start_ns[~lone])
+    return np.asarray(lone & (works.start_ns < first[works.stream]) & (first[works.stream] < np.iinfo(np.int64).max))
