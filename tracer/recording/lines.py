@@ -219,7 +219,15 @@ class Recorder:
         thread = self._threads.get(ident)
         if thread is None:
             thread = self._threads[ident] = _Thread(get_native_id())
+            self._name(ident, thread.native)
         return thread
+
+    def _name(self, ident: int, native: int) -> None:
+        """Note a thread's name while it lives: it may be gone when the window closes."""
+        found = threading._active.get(ident)  # type: ignore[attr-defined]  # current_thread() would make one up
+        threads = self._session.manifest.setdefault("threads", [])
+        if found is not None and not any(one.get("native_id") == native for one in threads):
+            threads.append({"ident": ident, "native_id": native, "name": found.name})
 
     def _run(self, thread: _Thread, frame: int, now: int) -> None:
         """The thread is in this frame from now on; what ran before is written."""
