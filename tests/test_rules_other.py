@@ -334,3 +334,13 @@ def test_a_loop_full_of_waits_is_not_launch_bound():
 
     assert "IDLE001" in found_in(*rows)
     assert "IDLE001" not in found_in(*rows, *waits)
+
+
+def test_a_loop_of_queries_is_polling_and_a_single_one_is_not():
+    polls = [(Kind.CALL, "cudaEventQuery", CPU, 40 * i, 40 * i + 10, i + 1) for i in range(50)]
+    single = [(Kind.CALL, "cudaEventQuery", CPU, 2_000 * i, 2_000 * i + 10, i + 1) for i in range(50)]
+
+    found = found_in(*polls)["SYNC051"]
+
+    assert (found.count, found.waits, found.stall_ns) == (1, 50, (40 * 49 + 10) * US)
+    assert "SYNC051" not in found_in(*single)

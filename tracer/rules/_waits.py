@@ -14,7 +14,7 @@ from tracer.results import Place
 from tracer.rules._memory import retrying, taken_anew
 from tracer.trace import NONE, Bools, Ids, Ints, Kind, Trace
 
-_BACKGROUND = re.compile(r"pin_memory_loop|^pt_(nccl|data_pin|tcpstore)|^cuda-EvtHandlr|QueueFeederThread")
+BACKGROUND = re.compile(r"pin_memory_loop|^pt_(nccl|data_pin|tcpstore)|^cuda-EvtHandlr|QueueFeederThread")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -151,7 +151,7 @@ def find_waits(
     inside: list[bool] = []
     for part in parts:
         thread = trace.tracks[stalls.track[rows[part[0]]]].name
-        inside.append(bool(counted[rows[part]].any()) and not _BACKGROUND.search(thread))
+        inside.append(bool(counted[rows[part]].any()) and not BACKGROUND.search(thread))
         mine = rows[part]
         one = int(part[0])
         row = int(calls[one])
