@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import random
 import statistics
 import subprocess
 import sys
@@ -113,26 +114,29 @@ Round = dict[str, dict[str, float]]  # variant -> loop -> ms
 
 
 def measure(names: list[str], rounds: int, limit_s: float) -> tuple[list[Round], dict[str, object]]:
-    """For each round, variant -> loop -> ms; and what our recorders said in the last."""
+    """For each round, variant -> loop -> ms; and what our recorders said in the last.
+
+    A round's processes import together and wait; then one after the other is let go, in an order that is another in
+    each round. Winding up (saving, auditing) overlaps with the next one, on other cores and not on the GPU.
+    """
     end = time.monotonic() + limit_s
+    order = random.Random(7)
     found: list[Round] = []
     said: dict[str, object] = {}
-    turns = [(number, names[(at + number) % len(names)]) for number in range(rounds) for at in range(len(names))]
-    waiting = Running(turns[0][1])
-    for at, (number, name) in enumerate(turns):
-        current = waiting
-        current.wait_ready()
-        current.measure()
-        last = at + 1 == len(turns) or time.monotonic() > end
-        if not last:
-            waiting = Running(turns[at + 1][1])  # imports while this one winds up
-        result = current.result()
-        while len(found) <= number:
-            found.append({})
-        if result is not None:
-            found[number][name] = result
-            said = getattr(current, "manifest", {}).get("recorders", said) or said
-        if last:
+    for _ in range(rounds):
+        running = [Running(name) for name in order.sample(names, len(names))]
+        for one in running:
+            one.wait_ready()
+        for one in running:
+            one.measure()
+        found.append({})
+        for one in running:
+            result = one.result()
+            if result is not None:
+                found[-1][one.name] = result
+                said = getattr(one, "manifest", {}).get("recorders", said) or said
+        if time.monotonic() > end:
+            print(f"stopped after {limit_s:.0f} s and {len(found)} of {rounds} rounds", file=sys.stderr)
             break
     return found, said
 
