@@ -139,8 +139,9 @@ def _bounds(scene: Scene) -> tuple[int, int]:
 
 
 def _seed(trace: Trace) -> str:
-    """The same for the same trace, and another for each rank and host."""
-    parts = [trace.origin_unix_ns, trace.meta.get("host", ""), *sorted((t.rank, t.pid) for t in trace.tracks)]
+    """The same for the same trace, and another for any other: ids must differ where files are put together."""
+    parts = [trace.origin_unix_ns, len(trace.spans), trace.names, sorted(trace.meta.items())]
+    parts += sorted((track.rank, track.pid, track.lane) for track in trace.tracks)
     return hashlib.blake2b(repr(parts).encode(), digest_size=8).hexdigest()
 
 
