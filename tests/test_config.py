@@ -66,6 +66,7 @@ def test_a_key_that_appears_twice_is_an_error():
         ("run:\n  script: a.py\nwindow:\n  steps: 2.5\n", "Expected `int"),
         ("run: a.py\n", "run in x.yaml, line 1"),
         ("run:\n  script: a.py\nwindow: {steps: 3, seconds: 2}\n", "both given"),
+        ("run:\n  script: a.py\nwindow: {every: 3, seconds: 2}\n", "windows repeat by steps"),
         ("run:\n  script: a.py\nwindow: {step_from: guess}\n", "'guess'"),
         ("run:\n  script: a.py\nrecord:\n  ranks: [0, x]\n", "record.ranks"),
     ],

@@ -169,6 +169,12 @@ def _check_window(window: Window, where: Mapping[str, str]) -> None:
             f"window.step_from is {source!r} in {where.get('window.step_from', 'the config')}",
             fix=f"one of {', '.join(STEP_SOURCES)}, or mark:NAME for an annotation of the program",
         )
+    if window.every is not None and window.seconds is not None:
+        raise UsageError(
+            "window.every and window.seconds are both given",
+            why="windows repeat by steps",
+            fix="give window.steps, or leave out window.every",
+        )
     if window.steps is not None and window.seconds is not None:
         raise UsageError(
             "window.steps and window.seconds are both given", why="a window ends by one of them", fix="remove one"

@@ -9,10 +9,11 @@ from __future__ import annotations
 import os
 import socket
 import sys
-import threading
 import time
 from _thread import get_ident
+from collections import deque
 from pathlib import Path
+from threading import get_native_id
 from typing import Any
 
 from tracer.recording import facts, runs
@@ -25,6 +26,7 @@ from tracer.recording.store import write_json
 
 READY = ".sampler-ready"
 _SAMPLER_WAIT_S = 2.0
+_MOST_STAMPS = 2000
 
 
 class Capture:
@@ -36,12 +38,14 @@ class Capture:
         rank = facts.rank()
         folder = output / f"rank{rank}-{_host()}-{os.getpid()}"
         self.session = Session(folder, run.record, rank=rank, run_id=run.run_id)
-        self.steps = self.session.sink("steps")
+        self._steps = self.session.sink("steps")
+        self._early: deque[list[Any]] = deque(maxlen=_MOST_STAMPS)  # steps before the window
+        self._late = 0  # steps after it
         self.profiler: Profiler | None = None
         self.over = False  # the window has closed
         self.recorded = False  # there is something in it
         self._recorders = Recorders(self.session)
-        self._opened = False
+        self._warmed = self._opened = False
         self._thread = 0
         self.first = self._last = 0  # step numbers
 
@@ -87,10 +91,29 @@ class Capture:
         """Tell the parent."""
         runs.tell(self._run_folder, what, folder=str(self.session.folder), **fields)
 
+    def stamp(self, now: int, number: int, inside: bool = False) -> None:
+        """A step begins. Before and after the window, the nearest ones are enough to know the program's pace."""
+        row = ["step", now, number, get_native_id(), inside]
+        if self.over:
+            self._late += 1
+            if self._late <= _MOST_STAMPS:
+                self._steps.add(row)
+        elif self._warmed:
+            self._steps.add(row)
+        else:
+            self._early.append(row)
+
+    def _write_early_steps(self) -> None:
+        self._warmed = True
+        while self._early:
+            self._steps.add(self._early.popleft())
+
     # The window.
 
     def warm(self, number: int, source: str) -> None:
         """Get the sampler and the profiler ready."""
+        self.stamp(time.monotonic_ns(), -1)  # breaks the row: steps that warm up tell nothing of the program's pace
+        self._write_early_steps()
         manifest = self.session.manifest
         manifest["steps_from"] = source
         manifest["rank"] = self.session.rank = facts.rank()
@@ -136,6 +159,7 @@ class Capture:
         self._open_recorders(number)
 
     def _open_recorders(self, number: int) -> None:
+        self._write_early_steps()
         manifest = self.session.manifest
         self._thread = get_ident()
         self._recorders.open()
@@ -206,7 +230,7 @@ class Capture:
         assert self.profiler is not None
         try:
             tree = self.profiler.inner.kineto_results.experimental_event_tree()
-            count = write_callers(self.session, tree, threading.get_native_id())
+            count = write_callers(self.session, tree, get_native_id())
         except (RuntimeError, AttributeError, TypeError) as error:
             self.session.note(f"no lines from the profiler's stacks: {error}")
             return
@@ -272,6 +296,9 @@ class Capture:
         """The process ends, or another window begins."""
         if why and not self.over:
             self.session.manifest["why"] = why
+        if self.profiler is not None:
+            self.profiler.stop()
+        self._write_early_steps()
         self._recorders.disarm()
         if not self.over:
             self._keep_sources()

@@ -18,7 +18,6 @@ import traceback
 from _thread import RLock, get_ident, start_new_thread
 from collections.abc import Callable
 from pathlib import Path
-from threading import get_native_id
 from typing import Any
 
 from tracer import recording
@@ -158,7 +157,7 @@ class Child:
             plan.at(self.number)
             return
         if plan.phase is Phase.WAITING and plan.due(self.number) and self._stand_back(capture):
-            capture.steps.add(["step", now, self.number, get_native_id(), capture.open_now])
+            capture.stamp(now, self.number, capture.open_now)
             return
         before = plan.phase
         if before is Phase.WAITING and plan.due(self.number) and capture.over:
@@ -166,15 +165,15 @@ class Child:
             capture = self._capture = self._new_capture()
         after = plan.at(self.number)
         if before is not Phase.WARMING or after is Phase.OPEN:
-            capture.steps.add(["step", now, self.number, get_native_id(), after is Phase.OPEN])
+            capture.stamp(now, self.number, after is Phase.OPEN)
         if before is Phase.OPEN and after is not Phase.OPEN:
             with undisturbed():
                 capture.close(self.number)
             self._stopping.closed(self.number)
-            capture.steps.add(["step", time.monotonic_ns(), self.number, get_native_id(), False])
+            capture.stamp(time.monotonic_ns(), self.number)  # writing took its time, and is no step
         elif before is Phase.WAITING and after is not Phase.WAITING:
-            capture.steps.add(["step", now + 1, -1, get_native_id(), False])  # steps that warm up are of no pace
-            capture.warm(self.number, self._source or "time")
+            with undisturbed():
+                capture.warm(self.number, self._source or "time")
             self._stopping.announce()
         if after is Phase.OPEN:
             if before is Phase.OPEN:
@@ -233,7 +232,7 @@ class Child:
         capture, plan = self._capture, self._plan
         if capture is None or not self._alive or plan.phase is not Phase.WAITING:
             return
-        if plan.waits_for is not None:
+        if plan.waits_for is not None and self._run.progress:
             capture.tell("waiting", number=self.number, of=plan.waits_for)
         patient = time.monotonic_ns() - self._armed_ns < _NO_STEP_S * 1e9
         if self.number or patient or plan.by_time or plan.window.signal or self._run.kind == "library":

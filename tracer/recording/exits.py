@@ -23,18 +23,22 @@ _PATIENCE_S = 20.0  # torchrun kills what is still there 30 s after its SIGTERM
 
 @contextlib.contextmanager
 def undisturbed() -> Iterator[None]:
-    """Keep Ctrl-C waiting while a recording is written: it is raised right after."""
+    """Keep Ctrl-C and SIGTERM waiting while a recording is written: they come right after."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
     came: list[int] = []
-    before = signal.signal(signal.SIGINT, lambda number, frame: came.append(number))
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, *_SIGNALS)}
+    held = {number: handler for number, handler in handlers.items() if handler not in (signal.SIG_IGN, None)}
+    for one in held:
+        signal.signal(one, lambda number, frame: came.append(number))
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, before)
-        if came:
-            signal.raise_signal(signal.SIGINT)
+        for one, handler in held.items():
+            signal.signal(one, handler)
+        for number in came[:1]:
+            signal.raise_signal(number)
 
 
 class Exits:

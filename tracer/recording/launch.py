@@ -11,6 +11,7 @@ import ctypes
 import os
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -48,6 +49,7 @@ def launch(settings: config.Config, progress: Callable[[runs.Event], None], samp
         window=settings.window,
         record=settings.record,
         parent=os.getpid(),
+        progress=sys.stderr.isatty(),
         started_unix_ns=time.time_ns(),
     )
     runs.write_run(folder, run)

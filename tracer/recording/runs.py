@@ -34,6 +34,7 @@ class RunFile(msgspec.Struct, frozen=True):
     record: config.Record
     parent: int  # process id of `tracer run`; 0 if nobody watches
     started_unix_ns: int
+    progress: bool = False  # whether somebody looks at how far the program is
     exit_status: int | None = None  # as a shell would say it: 128 + n for a signal
 
 

@@ -24,6 +24,7 @@ _OWN = str(Path(__file__).resolve().parents[1]) + os.sep
 _TYPED = ("<string>", "<stdin>", "<ipython-input", "<ipykernel", "<exec")  # code without a file that a person wrote
 _GENERATED = ("torchinductor_", "torch_compile_debug")
 _TICK_S = 1.0
+_MOST_MARKS = 480
 
 
 class Recorder(Protocol):
@@ -116,7 +117,10 @@ class Session:
 
     def mark(self) -> None:
         """Note both clocks at one moment, to tie the recorders together later."""
-        self.manifest["marks"].append(list(read_clocks()))
+        marks = self.manifest["marks"]
+        marks.append(list(read_clocks()))
+        if len(marks) > _MOST_MARKS:  # a long wait: every second one is enough
+            del marks[1 : -_MOST_MARKS // 4 : 2]
 
     def save(self) -> bool:
         """Write the manifest as it is now; whether that worked."""
