@@ -217,15 +217,15 @@ class _Predictor:
         most = min(max(share, 0.0) + error, max(idle, share))
         if 1 - idle >= _BOUND and share < 0.1:
             text = (
-                f"device-bound: the GPU works {1 - idle:.0%} of a step; removing all of these gains at most {most:.1%}"
+                f"Device-bound: the GPU works {1 - idle:.0%} of a step; removing all of these gains at most {most:.1%}"
             )
             return (Verdict("device_bound", text, most, clock),)
         if share >= 0.1:
-            text = f"the waits cost: removing all of these would save about {share:.0%} of a step"
+            text = f"The waits cost: removing all of these would save about {share:.0%} of a step"
             return (Verdict("sync_bound", text, share, clock),)
         if base.host_ns / self.count >= 0.8 * pace:
             text = (
-                f"launch-bound: syncs are not your problem, removing all of these gains at most {most:.1%}; "
+                f"Launch-bound: syncs are not your problem, removing all of these gains at most {most:.1%}; "
                 f"CUDA graphs or torch.compile would give at most {idle:.0%}"
             )
             return (Verdict("launch_bound", text, idle, clock),)

@@ -82,7 +82,7 @@ def as_text(audit: Audit) -> str:
         lines.append(f"Gains are for each step, on the {clock} clock.")
     else:
         lines.append("No finding can be replayed away.")
-    lines.extend(f"{verdict.text[0].upper()}{verdict.text[1:]}." for verdict in audit.verdicts)
+    lines.extend(f"{verdict.text}." for verdict in audit.verdicts)
     lines.extend(f"Note: {limit}." for limit in audit.limits)
     return "\n".join(lines)
 
