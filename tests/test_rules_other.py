@@ -5,7 +5,7 @@ import dataclasses
 from tests.conftest import CPU, GPU, US, make_timeline
 from tests.stories import Wait, findings_of
 from tracer.auditor import audit, examine
-from tracer.trace import NONE, Counters, Kind, Steps
+from tracer.trace import NONE, Counters, Frames, Kind, Samples, Steps
 
 OTHER_CPU, OTHER_GPU = (1, 200, 200, NONE, "main"), (1, 200, 7, 0, "stream 7")
 
@@ -262,6 +262,25 @@ def test_a_launch_bound_loop_is_named_with_its_figures():
     assert found.kind == "launch.bound"
     assert found.details["mean_kernel_ns"] == 4 * US
     assert round(found.details["kernels_per_s"]) == 25_113
+
+
+def test_samples_name_the_line_of_a_loop_too_fast_for_anything_else():
+    rows = [row for i in range(2_000) for row in kernel(i + 1, 40 * i, 40 * i + 6, 40 * i + 10)]
+    trace = make_timeline(*rows, (Kind.MARK, "/home/me/scan.py", CPU, 0, 1), (Kind.MARK, "scan", CPU, 0, 1))
+    file, function = trace.names.index("/home/me/scan.py"), trace.names.index("scan")
+    frames = Frames.of(
+        function=[function] * 2, file=[file] * 2, line=[12, 13], column=[-1] * 2, end_column=[-1] * 2, parent=[-1] * 2
+    )
+    times = [(40 * 50 * i + 25) * US for i in range(40)]
+    samples = Samples.of(
+        time_ns=times, track=[0] * 40, frame=[0 if i % 4 else 1 for i in range(40)], weight_ns=[10_000_000] * 40
+    )
+
+    found = [
+        f for f in examine(dataclasses.replace(trace, frames=frames, samples=samples)).findings if f.rule == "IDLE001"
+    ]
+
+    assert [(f.place.line, f.place.source) for f in found] == [(12, "samples")]
 
 
 def test_a_busy_gpu_is_not_launch_bound():

@@ -6,13 +6,13 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from tracer.analysis.intervals import Union, clip, covered, gaps, inside, union
+from tracer.analysis.intervals import Union, clip, covered, gaps, union
 from tracer.analysis.launches import Launches, busy, find_devices, lead_at, queue_depth
-from tracer.analysis.sources import Sources
+from tracer.analysis.sampled_lines import sampled_lines
 from tracer.analysis.stalls import Stalls
 from tracer.analysis.steps import source_of
 from tracer.results import Curve, Finding, LineCost, Pace, Picture, Step
-from tracer.trace import NONE, Ints, Steps, Trace
+from tracer.trace import Ints, Steps, Trace
 
 _POINTS = 400  # of a curve
 _SHAPES = 2_000  # intervals in a picture
@@ -64,27 +64,10 @@ def find_line_costs(trace: Trace, findings: Iterable[Finding], idle: Union) -> t
             row[0] += finding.count
             row[1] += finding.stall_ns
             row[2] += finding.idle_ns
-    for key, count in _idle_samples(trace, idle).items():
-        costs.setdefault(key, [0, 0, 0, 0])[3] = count
+    for (file, line, _), count in sampled_lines(trace, idle).items():
+        costs.setdefault((file, line), [0, 0, 0, 0])[3] += count
     rows = [LineCost(file, line, *numbers) for (file, line), numbers in costs.items()]
     return tuple(sorted(rows, key=lambda row: (-row.idle_ns, -row.held_ns, -row.samples, row.file, row.line)))
-
-
-def _idle_samples(trace: Trace, idle: Union) -> dict[tuple[str, int], int]:
-    samples = trace.samples
-    if not len(samples) or not len(idle[0]):
-        return {}
-    leaves, counts = np.unique(samples.frame[inside(idle, samples.time_ns)], return_counts=True)
-    sources, frames = Sources(trace.sources), trace.frames
-    found: dict[tuple[str, int], int] = {}
-    for leaf, count in zip(leaves.tolist(), counts.tolist(), strict=True):
-        at = leaf
-        while at != NONE and not sources.is_user(trace.names[frames.file[at]]):
-            at = int(frames.parent[at])
-        if at != NONE:
-            key = (trace.names[frames.file[at]], int(frames.line[at]))
-            found[key] = found.get(key, 0) + count
-    return found
 
 
 def find_pictures(

@@ -47,8 +47,9 @@ def audit_of(found: Examination, *, source: str = "", budget: Mapping[str, Any] 
     low, high = trust.window_ns if trust.has_gpu else window_of(trace)
     prediction, findings = with_gains(found, steps)
     pace = find_pace(trace, steps)
+    harmless = {finding.id: finding.harmless for finding in findings}
     owner = {
-        row: (found.findings[number].id, found.findings[number].harmless)
+        row: (found.findings[number].id, harmless[found.findings[number].id])
         for row, number in enumerate(found.held.finding.tolist())
         if number != NONE
     }

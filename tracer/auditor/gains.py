@@ -11,7 +11,7 @@ from tracer.analysis.launches import feeding_threads, find_devices
 from tracer.analysis.replay import Prediction, Removal, predict
 from tracer.auditor.examination import Examination
 from tracer.results import Finding, Gain, Verdict
-from tracer.rules import price, rule_modules
+from tracer.rules import rule_modules
 from tracer.rules._holds import HARMLESS_WORDS
 from tracer.trace import Bools, Steps
 from tracer.units import show_ns
@@ -60,7 +60,17 @@ def with_gains(found: Examination, steps: Steps) -> tuple[Prediction, tuple[Find
         if beside[evidence.stalls.track[evidence.rows[findings[removal.finding].id][0]]]:
             gain = None  # the replay's step is that of the threads that feed the GPU
         findings[removal.finding] = _priced(findings[removal.finding], gain)
-    return prediction, tuple(sorted(findings, key=price))
+    span = max(evidence.span_ns, 1)
+    return prediction, tuple(
+        sorted(findings, key=lambda one: (one.harmless, one.severity == "info", -_worth(one, span)))
+    )
+
+
+def _worth(finding: Finding, span_ns: int) -> float:
+    """What a finding costs as a share of the step: by its gain, else by the idle time that follows from it."""
+    if finding.gain_ns is not None:
+        return finding.gain_ns.share
+    return finding.idle_ns / span_ns
 
 
 def _beside(found: Examination) -> Bools:
@@ -88,7 +98,7 @@ def _priced(finding: Finding, gain: Gain | None) -> Finding:
 def find_verdicts(found: Examination, prediction: Prediction) -> tuple[Verdict, ...]:
     """Answers about the whole window: those of the replay, and that there is no GPU or no input."""
     if not found.evidence.trust.has_gpu:
-        return (Verdict("no_gpu", "there is no GPU work in this trace, so no async gap to see"),)
+        return (Verdict("no_gpu", "There is no GPU work in this trace, so no async gap to see"),)
     verdicts = list(prediction.verdicts)
     waited = int(found.idle.dur_ns[found.idle.cause == CAUSES.index("input.bound")].sum())
     share = waited / max(found.evidence.span_ns, 1)
@@ -96,6 +106,6 @@ def find_verdicts(found: Examination, prediction: Prediction) -> tuple[Verdict, 
     if waited > launching:  # the host is slow, but not at launching
         verdicts = [verdict for verdict in verdicts if verdict.id != "launch_bound"]
     if share > 0.1:
-        text = f"the GPU waits for input {show_ns(waited)}, {100 * share:.0f} % of the time"
+        text = f"The GPU waits for input {show_ns(waited)}, {100 * share:.0f} % of the time"
         verdicts.append(Verdict("input_bound", text, share, "traced"))
     return tuple(verdicts)

@@ -7,6 +7,9 @@ from collections.abc import Iterator
 import numpy as np
 
 from tracer.analysis.idle import CAUSES
+from tracer.analysis.intervals import union
+from tracer.analysis.sampled_lines import sampled_lines
+from tracer.analysis.sources import Sources
 from tracer.results import Finding, Place
 from tracer.rules import Evidence, Rule
 from tracer.rules._holds import NOTHING, lower, name_of, per_step, show_place, thread_name
@@ -14,6 +17,7 @@ from tracer.trace import NONE, Ids, Ints
 from tracer.units import show_ns
 
 _COMES_BACK = 3
+_SAMPLES = 10  # fewer do not name a line
 
 
 def rows_of(evidence: Evidence, cause: str) -> Ids:
@@ -40,8 +44,27 @@ def by_place(evidence: Evidence, rows: Ids) -> list[tuple[Place | None, int, Ids
         key = (track, place.file if place else "", place.line if place else 0)
         groups.setdefault(key, []).append(row)
         places.setdefault(key, place)
+    for key in [one for one in groups if places[one] is None]:
+        place = _sampled_place(evidence, key[0], np.array(groups[key], np.int32))
+        if place is not None:
+            known = (key[0], place.file, place.line)
+            groups.setdefault(known, []).extend(groups.pop(key))
+            places.setdefault(known, place)
     found = [(places[key], key[0], np.array(group, np.int32)) for key, group in groups.items()]
     return sorted(found, key=lambda one: -int(idle.dur_ns[one[2]].sum()))
+
+
+def _sampled_place(evidence: Evidence, track: int, rows: Ids) -> Place | None:
+    """The line on which most samples fell during many short idle stretches, none of which holds enough of them."""
+    idle = evidence.idle
+    when = union(idle.start_ns[rows], idle.start_ns[rows] + idle.dur_ns[rows])
+    lines = sampled_lines(evidence.trace, when, track)
+    if sum(lines.values()) < _SAMPLES:
+        return None
+    file, line, function = max(lines, key=lambda one: lines[one])
+    if 2 * lines[file, line, function] < sum(lines.values()):
+        return None
+    return Place(file, line, function, None, "samples", True, Sources(evidence.trace.sources).line(file, line))
 
 
 def idle_finding(
