@@ -35,6 +35,7 @@ class Recording:
             sink=lambda name: self.sink,
             is_user_file=lambda name: name in user,
             each_second=lambda call: None,
+            manifest={},
         )
         self.recorder = Recorder(session)
 
@@ -414,3 +415,12 @@ def test_recording_many_lines_keeps_the_garbage_collector_asleep():
 
     assert waiting > 2_000
     assert after - before <= 2
+
+
+def test_an_error_of_ours_never_reaches_the_program():
+    with Recording() as recording:
+        recording.recorder._frames = None
+        caller()
+        split()
+
+    assert "AttributeError" in recording.said["why"]

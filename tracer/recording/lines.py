@@ -17,91 +17,38 @@
 
 from __future__ import annotations
 
-import struct
 import sys
 import threading
-from _thread import allocate_lock, get_ident, get_native_id
-from collections import deque
+from _thread import allocate_lock, get_ident
+from collections.abc import Callable
 from time import monotonic_ns
-from types import CodeType, FrameType, FunctionType, MethodType
+from types import CodeType, FunctionType, MethodType
 from typing import TYPE_CHECKING, Any
 
+from tracer.recording.linestacks import CHECK_AFTER, LIMIT, MONITORING, NO_LINE, PACKED, LineStacks, Thread, pack
 from tracer.recording.stacks import FrameTable
 
 if TYPE_CHECKING:
     from tracer.recording.session import Session
 
 AVAILABLE = sys.version_info >= (3, 12)
-_monitoring: Any = getattr(sys, "monitoring", None)
-_CHECK_AFTER = 2048  # events of a function after which its rate is looked at
-_HOTTEST = 100_000  # events a second
-_LIMIT = 3_000_000  # runs of a window
-_NO_LINE = -1
-_PACKED = struct.Struct("qqqq")  # start, duration, thread, frame
-_pack = _PACKED.pack
 _AT_ONCE = 500  # rows; fewer than make the garbage collector look
 
 
-class _Watched:
-    """A code object of the user's, with its rate and columns."""
-
-    __slots__ = ("code", "columns", "events", "left", "since")
-
-    def __init__(self, code: CodeType) -> None:
-        self.code = code
-        self.columns: list[tuple[int | None, ...]] | None = None
-        self.events = 0
-        self.since = 0
-        self.left = 2  # 2: lines, calls and entries are watched; 1: entries; 0: nothing
-
-
-class _Entry:
-    """A running function of the user's on a thread's stack."""
-
-    __slots__ = ("current", "ids", "line", "parent", "watched")
-
-    def __init__(self, watched: _Watched, parent: int, ids: dict[Any, int]) -> None:
-        self.watched = watched
-        self.parent = parent  # the frame that called
-        self.ids = ids  # line, or (line, column, end column) -> frame
-        self.line = -1  # the frame of its line
-        self.current = -1  # the frame of its line, or of the call in it
-
-
-class _Thread:
-    """What a thread is doing: a run of a frame since some time."""
-
-    __slots__ = ("frame", "native", "since", "stack")
-
-    def __init__(self, native: int) -> None:
-        self.native = native
-        self.stack: list[_Entry] = []
-        self.frame = -1
-        self.since = 0
-
-
-class Recorder:
+class Recorder(LineStacks):
     """Writes runs of lines while the window is open."""
 
     NAME = "lines"
 
     def __init__(self, session: Session) -> None:
-        self._session = session
+        super().__init__(session)
         self._on = session.record.lines and AVAILABLE
         self._why = ""
         if not session.record.lines:
             self._why = "switched off"
         elif not AVAILABLE:
             self._why = "needs Python 3.12 or newer"
-        self._tool = -1
-        self._watched: dict[int, _Watched | None] = {}  # by id of the code; None: not the user's
-        self._kept: list[CodeType] = []  # so that no id is used again
-        self._tables: dict[tuple[int, int], dict[Any, int]] = {}
-        self._threads: dict[int, _Thread] = {}
-        self._waiting: deque[bytes] = deque()
-        self._keep = self._waiting.append
         self._lock = allocate_lock()
-        self.saw = self.dropped = 0
 
     def arm(self) -> None:
         """Nothing is watched before the window."""
@@ -110,7 +57,7 @@ class Recorder:
         """Watch from now on, what runs already included."""
         if not self._on:
             return
-        monitoring = _monitoring
+        monitoring = MONITORING
         self._tool = next((tool for tool in (4, 3, 5, 0) if monitoring.get_tool(tool) is None), -1)
         if self._tool < 0:
             self._on, self._why = False, "all ids of sys.monitoring are taken by other tools"
@@ -133,20 +80,20 @@ class Recorder:
             (events.C_RETURN, self._returned),
             (events.C_RAISE, self._returned),
         ):
-            monitoring.register_callback(self._tool, event, call)
+            monitoring.register_callback(self._tool, event, self._guarded(call))
         self._inside = events.PY_START | events.PY_RESUME | events.PY_RETURN | events.PY_YIELD
         self._fully = self._inside | events.LINE | events.CALL
         now = monotonic_ns()
         known = {thread.ident: thread.native_id or -1 for thread in threading.enumerate()}
         for ident, frame in sys._current_frames().items():
-            thread = self._threads[ident] = _Thread(known.get(ident, -1))
+            thread = self._threads[ident] = Thread(known.get(ident, -1))
             self._rebuild(thread, frame, now)
         monitoring.set_events(self._tool, events.PY_START | events.PY_RESUME | events.PY_THROW | events.PY_UNWIND)
 
     def close(self) -> dict[str, Any]:
         """Watch no more; what was seen, and which functions were too busy to be watched."""
         if self._tool >= 0:
-            monitoring = _monitoring
+            monitoring = MONITORING
             monitoring.set_events(self._tool, 0)
             for watched in self._watched.values():
                 if watched is not None:
@@ -166,7 +113,7 @@ class Recorder:
 
     def write(self) -> None:
         """Hand what came in to the file."""
-        waiting, unpack = self._waiting, _PACKED.unpack
+        waiting, unpack = self._waiting, PACKED.unpack
         with self._lock:
             while waiting:
                 for _ in range(min(len(waiting), _AT_ONCE)):
@@ -180,126 +127,43 @@ class Recorder:
     def forked(self) -> None:
         """This is a child: its parent's window is not its own."""
         if self._tool >= 0:
-            _monitoring.set_events(self._tool, 0)
-            _monitoring.free_tool_id(self._tool)
+            MONITORING.set_events(self._tool, 0)
+            MONITORING.free_tool_id(self._tool)
             self._tool = -1
         self._on = False
 
-    # --- what is watched --------------------------------------------------------------------------------------
+    def _guarded(self, call: Callable[..., Any]) -> Callable[..., Any]:
+        """What goes wrong in a callback would be raised in the program: it ends the recording of lines instead."""
 
-    def _watch(self, code: CodeType) -> _Watched | None:
-        """The record of a user's code object, None for any other."""
-        known = self._watched.get(id(code), False)
-        if known is not False:
-            return known  # type: ignore[return-value]
-        self._kept.append(code)
-        watched = None
-        if self._session.is_user_file(code.co_filename) and not _of_torch_compile(code):
-            watched = _Watched(code)
-            watched.since = monotonic_ns()
-            _monitoring.set_local_events(self._tool, code, self._fully)
-        self._watched[id(code)] = watched
-        return watched
+        def guarded(*event: Any) -> Any:
+            try:
+                return call(*event)
+            except Exception as error:
+                self._why = f"stopped by an error: {error!r}"
+                MONITORING.set_events(self._tool, 0)
+                for watched in self._watched.values():
+                    if watched is not None:
+                        MONITORING.set_local_events(self._tool, watched.code, 0)
+                return None
 
-    def _cool(self, watched: _Watched, now: int) -> bool:
-        """Whether a function is too busy; it is then watched less."""
-        took = now - watched.since
-        watched.since, events, watched.events = now, watched.events, 0
-        if events * 1_000_000_000 < _HOTTEST * took:
-            return False
-        # At first lines and calls are given up, then its entries too.
-        watched.left -= 1
-        _monitoring.set_local_events(self._tool, watched.code, self._inside if watched.left else 0)
-        return True
+        return guarded
 
-    # --- a thread's run ---------------------------------------------------------------------------------------
-
-    def _thread(self) -> _Thread:
-        ident = get_ident()
-        thread = self._threads.get(ident)
-        if thread is None:
-            thread = self._threads[ident] = _Thread(get_native_id())
-            self._name(ident, thread.native)
-        return thread
-
-    def _name(self, ident: int, native: int) -> None:
-        """Note a thread's name while it lives: it may be gone when the window closes."""
-        found = threading._active.get(ident)  # type: ignore[attr-defined]  # current_thread() would make one up
-        threads = self._session.manifest.setdefault("threads", [])
-        if found is not None and not any(one.get("native_id") == native for one in threads):
-            threads.append({"ident": ident, "native_id": native, "name": found.name})
-
-    def _run(self, thread: _Thread, frame: int, now: int) -> None:
-        """The thread is in this frame from now on; what ran before is written."""
-        if thread.frame == frame:
-            return
-        if thread.frame >= 0 and now > thread.since:
-            if self.saw < _LIMIT:
-                self.saw += 1
-                self._keep(_pack(thread.since, now - thread.since, thread.native, thread.frame))
-            else:
-                self.dropped += 1
-        thread.frame, thread.since = frame, now
-
-    def _rebuild(self, thread: _Thread, frame: FrameType | None, now: int) -> None:
-        """Set a thread's stack from its frames."""
-        running: list[tuple[_Watched, int]] = []
-        while frame is not None:
-            watched = self._watch(frame.f_code)
-            if watched is not None and watched.left:
-                running.append((watched, frame.f_lineno or _NO_LINE))
-            frame = frame.f_back
-        thread.stack.clear()
-        for watched, line in reversed(running):
-            self._push(thread, watched, line)
-        self._run(thread, thread.stack[-1].current if thread.stack else -1, now)
-
-    def _push(self, thread: _Thread, watched: _Watched, line: int) -> None:
-        parent = -1
-        if thread.stack:
-            parent = thread.stack[-1].current
-        else:
-            # Thread numbers are given out again; this is where a thread begins.
-            thread.native = thread.native if thread.native > 0 and thread.frame >= 0 else self._native(thread)
-        key = (parent, id(watched.code))
-        ids = self._tables.get(key)
-        if ids is None:
-            ids = self._tables[key] = {}
-        entry = _Entry(watched, parent, ids)
-        entry.line = entry.current = self._frame(entry, line if watched.left == 2 else _NO_LINE)
-        thread.stack.append(entry)
-
-    def _native(self, thread: _Thread) -> int:
-        return get_native_id() if self._threads.get(get_ident()) is thread else thread.native
-
-    def _frame(self, entry: _Entry, line: int, column: int = -1, end_column: int = -1) -> int:
-        key = line if column < 0 else (line, column, end_column)
-        known = entry.ids.get(key)
-        if known is None:
-            code = entry.watched.code
-            known = entry.ids[key] = self._frames.frame(
-                entry.parent, code.co_filename, line, code.co_qualname, column, end_column
-            )
-        return known
-
-    # --- events -----------------------------------------------------------------------------------------------
-
-    def _entered(self, code: CodeType, offset: int) -> Any:
+    def _entered(self, code: CodeType, offset: int, depth: int = 2) -> Any:
         watched = self._watch(code)
         if watched is None or not watched.left:
-            return _monitoring.DISABLE
+            return MONITORING.DISABLE
         now = monotonic_ns()
         watched.events += 1
-        if watched.events >= _CHECK_AFTER and self._cool(watched, now) and not watched.left:
-            return _monitoring.DISABLE  # its return will not be told either
+        if watched.events >= CHECK_AFTER and self._cool(watched, now) and not watched.left:
+            return MONITORING.DISABLE  # its return will not be told either
         thread = self._thread()
-        self._push(thread, watched, sys._getframe(1).f_lineno or _NO_LINE)
+        self._push(thread, watched, sys._getframe(depth).f_lineno or NO_LINE)
         self._run(thread, thread.stack[-1].current, now)
         return None
 
     def _thrown(self, code: CodeType, offset: int, error: BaseException) -> None:
         if self._watched.get(id(code)) is not None:
-            self._entered(code, offset)
+            self._entered(code, offset, 3)
 
     def _left(self, code: CodeType, offset: int, value: object) -> None:
         if self._watched.get(id(code)) is None:
@@ -311,7 +175,7 @@ class Recorder:
             stack.pop()
             self._run(thread, stack[-1].current if stack else -1, now)
         else:
-            self._rebuild(thread, sys._getframe(1).f_back, now)
+            self._rebuild(thread, sys._getframe(2).f_back, now)
 
     def _line(self, code: CodeType, line: int) -> None:
         # The one that runs most: written out, without calls of our own.
@@ -319,14 +183,14 @@ class Recorder:
         thread = self._threads.get(get_ident()) or self._thread()
         stack = thread.stack
         if not stack or stack[-1].watched.code is not code:
-            self._rebuild(thread, sys._getframe(1), now)
+            self._rebuild(thread, sys._getframe(2), now)
             if not stack:
                 return
         entry = stack[-1]
         watched = entry.watched
         watched.events += 1
-        if watched.events >= _CHECK_AFTER and self._cool(watched, now):
-            line = _NO_LINE
+        if watched.events >= CHECK_AFTER and self._cool(watched, now):
+            line = NO_LINE
         frame = entry.ids.get(line)
         if frame is None:
             frame = self._frame(entry, line)
@@ -335,11 +199,11 @@ class Recorder:
         if last == frame:
             return
         if last >= 0:
-            if self.saw >= _LIMIT:
+            if self.saw >= LIMIT:
                 self.dropped += 1
                 return
             self.saw += 1
-            self._keep(_pack(thread.since, now - thread.since, thread.native, last))
+            self._keep(pack(thread.since, now - thread.since, thread.native, last))
         thread.frame = frame
         thread.since = now
 
@@ -372,12 +236,3 @@ class Recorder:
         if stack and stack[-1].watched.code is code and stack[-1].current != stack[-1].line:
             stack[-1].current = stack[-1].line
             self._run(thread, stack[-1].line, monotonic_ns())
-
-
-def _of_torch_compile(code: CodeType) -> bool:
-    """Whether torch.compile made this code object; it carries the user's file name."""
-    if code.co_name.startswith("torch_dynamo_resume_in"):
-        return True
-    dynamo = sys.modules.get("torch._dynamo.convert_frame")
-    made = getattr(dynamo, "output_codes", None)
-    return made is not None and code in made
