@@ -332,6 +332,22 @@ def busy_elsewhere(times, *, known):
     yield from kernel(99, 10_000 * times, 10_000 * times + 10, 10_000 * times + 20)
 
 
+def collected(times):
+    for i in range(times):
+        at = 10_000 * i
+        yield from kernel(i + 1, at, at + 10, at + 20)
+        yield Kind.PYTHON, "train.py(9): augment", CPU, at + 12, at + 9_990
+        yield Kind.MARK, "Python GC", CPU, at + 30, at + 5_030
+    yield from kernel(99, 10_000 * times, 10_000 * times + 10, 10_000 * times + 20)
+
+
+def test_a_line_that_makes_garbage_is_named_and_one_that_was_hit_by_chance_is_not():
+    often, once = found_in(*collected(6))["IDLE003"], found_in(*collected(1))["IDLE003"]
+
+    assert (often.place.line, often.count, often.idle_ns) == (9, 6, 6 * 5_000 * US)
+    assert (once.place, once.count) == (None, 1)
+
+
 def test_a_host_that_is_busy_elsewhere_is_named_by_its_line_or_not_at_all():
     plain = found_in(*busy_elsewhere(4, known=False))
     known = found_in(*busy_elsewhere(4, known=True))

@@ -28,4 +28,4 @@ RULE = Rule(
 
 def find(evidence: Evidence) -> Iterator[Finding]:
     """One finding for each line that compiled."""
-    yield from costly(evidence, RULE, "compile.jit")
+    yield from costly(evidence, RULE, "compile.jit", whole=not len(evidence.steps))
