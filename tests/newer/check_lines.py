@@ -276,6 +276,24 @@ def test_threads_from_before_and_after_the_opening_have_their_own_lines():
         assert found[:2] == ("works", line)
 
 
+def notes_itself(natives):
+    natives.append(threading.get_native_id())
+    caller()
+
+
+def test_short_threads_leave_their_names_and_are_not_taken_for_each_other():
+    natives = []
+    with Recording() as recording:
+        for number in range(5):
+            thread = threading.Thread(target=notes_itself, args=(natives,), name=f"t{number}")
+            thread.start()
+            thread.join()
+
+    known = {one["native_id"]: one["name"] for one in recording.recorder._session.manifest["threads"]}
+    assert [known[native] for native in natives] == [f"t{number}" for number in range(5)]
+    assert {row[3] for row in recording.runs} >= set(natives)
+
+
 def test_what_was_running_when_the_window_opens_is_known():
     with Recording() as recording:
         moment = time.monotonic_ns()

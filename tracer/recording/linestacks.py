@@ -149,8 +149,7 @@ class LineStacks:
         if thread.stack:
             parent = thread.stack[-1].current
         else:
-            # Thread numbers are given out again; this is where a thread begins.
-            thread.native = thread.native if thread.native > 0 and thread.frame >= 0 else self._native(thread)
+            self._begin(thread)
         key = (parent, id(watched.code))
         ids = self._tables.get(key)
         if ids is None:
@@ -159,8 +158,12 @@ class LineStacks:
         entry.line = entry.current = self._frame(entry, line if watched.left == 2 else NO_LINE)
         thread.stack.append(entry)
 
-    def _native(self, thread: Thread) -> int:
-        return get_native_id() if self._threads.get(get_ident()) is thread else thread.native
+    def _begin(self, thread: Thread) -> None:
+        """Python gives the numbers of its threads out again: where one begins, ask who it is."""
+        ident, native = get_ident(), get_native_id()
+        if self._threads.get(ident) is thread and thread.native != native:
+            thread.native = native
+            self._name(ident, native)
 
     def _frame(self, entry: Entry, line: int, column: int = -1, end_column: int = -1) -> int:
         key = line if column < 0 else (line, column, end_column)
