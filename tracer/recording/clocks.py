@@ -6,8 +6,7 @@
 - A read notes code objects and instruction offsets; lines and columns are looked up
   later, on the thread that writes. A read from a library's file costs a look-up.
 - Names that the program imported before we came are replaced in its modules.
-- `datetime.now` belongs to a C class and cannot be replaced; sys.monitoring reports
-  its calls from the user's code (Python 3.12 and newer, by the lines recorder).
+- `datetime.now` belongs to a C class and cannot be replaced: it is not noted.
 - CUDA events: when and on which stream each was recorded is kept as long as the event
   lives; `elapsed_time` then knows both ends.
 """
