@@ -12,7 +12,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.bench.scale import scale
 from tests.kineto_text import BASE_NS, call, event, kernel, write
+from tracer.analysis.launches import find_launches
 from tracer.readers import load
 from tracer.readers._stamps import ns_of, ns_of_texts
 from tracer.trace import NONE, Kind, Trace
@@ -152,3 +154,30 @@ def test_shuffled_real_events_are_the_same_trace(tmp_path):
 
     assert content(read(write(events))) == first
     assert np.array([row[-1] is None for row in first]).sum() == 50
+
+
+@pytest.mark.parametrize("layout", ["kineto", "compact"])
+def test_a_trace_grown_by_repetition_is_read_whole(tmp_path, layout):
+    """What the benchmark makes large files of: links stay inside each repetition."""
+    small = tmp_path / "small.json"
+    small.write_bytes(
+        write(
+            [
+                event("user_annotation", "ProfilerStep#7", 500, 90_000),
+                event("cpu_op", "aten::mm", 1_000, 9_000, **{"External id": 5}),
+                call("cudaLaunchKernel", 2_000, 5_123, 11),
+                kernel("gemm", 20_001, 30_000, 11),
+            ]
+        )
+    )
+    large = tmp_path / "large.json"
+
+    events = scale(small, large, 100_000, layout)
+    trace = load(large)
+
+    assert len(trace.spans) == events > 400
+    launches = find_launches(trace)
+    assert set(launches.gap_ns.tolist()) == {20_001 - 7_123}
+    assert len(launches) == events // 4
+    assert len({name for name in trace.names if name.startswith("ProfilerStep#")}) == events // 4
+    assert trace.losses == ()
