@@ -15,7 +15,7 @@ import torch
 from tests.running import LOOP, run_tracer
 from tracer import config
 from tracer.recording import runs
-from tracer.recording.begin import when_cuda_is_up
+from tracer.recording.begin import is_helper, when_cuda_is_up
 from tracer.recording.child import Child
 
 
@@ -83,6 +83,23 @@ def test_cuda_that_fails_to_start_arms_nothing(monkeypatch: pytest.MonkeyPatch):
 
     assert sys.getprofile() is None
     assert seen == []
+
+
+@pytest.mark.parametrize(
+    ("words", "serves"),
+    [
+        ("python /venv/bin/torchrun --standalone train.py", True),
+        ("python -m torch.distributed.run train.py", True),
+        ("python /venv/bin/accelerate launch train.py", True),
+        ("python -c from_multiprocessing.resource_tracker_import_main", True),
+        ("python -c spawn_main() --multiprocessing-fork", True),
+        ("python /site-packages/torch/_inductor/compile_worker/__main__.py --workers=2", True),
+        ("python train.py --launcher torchrun", False),
+        ("python -u /home/me/accelerate/train.py", False),
+    ],
+)
+def test_who_only_serves_others_is_told_by_its_command_line(words: str, serves: bool):
+    assert is_helper(words.split()) is serves
 
 
 def test_a_fault_of_ours_ends_the_recording_and_not_the_program(tmp_path: Path):

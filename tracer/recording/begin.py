@@ -12,7 +12,7 @@ from typing import Any
 from tracer.recording.runs import RunFile
 
 _STEPPING = re.compile(r"\.step\(|\boptim\b|Trainer\b|\.fit\(|record_function|profiler")
-_ALONE = ("torch._inductor.compile_worker", "multiprocessing.resource_tracker", "torch.distributed.run", "torchrun")
+_LAUNCHERS = {"torchrun", "torch.distributed.run", "torch.distributed.launch", "accelerate", "deepspeed", "fabric"}
 
 
 def may_have_gpu() -> bool:
@@ -20,10 +20,24 @@ def may_have_gpu() -> bool:
     return any(Path(path).exists() for path in ("/dev/nvidiactl", "/dev/kfd", "/dev/dxg"))
 
 
-def is_helper() -> bool:
-    """Whether this process only serves others: a launcher, a worker, a tracker."""
-    words = " ".join(sys.orig_argv)
-    return "--multiprocessing-fork" in words or "forkserver" in words or any(word in words for word in _ALONE)
+def is_helper(words: list[str]) -> bool:
+    """Whether a command line is that of a process that only serves others: a launcher, a worker, a tracker."""
+    started = _started(words)
+    serves = Path(started).name in _LAUNCHERS or "multiprocessing." in started or "compile_worker" in started
+    return serves or "--multiprocessing-fork" in words
+
+
+def _started(words: list[str]) -> str:
+    """The script, module or code that a Python was started with."""
+    rest = iter(words[1:])
+    for word in rest:
+        if word in ("-m", "-c"):
+            return next(rest, "")
+        if word in ("-W", "-X"):
+            next(rest, "")
+        elif not word.startswith("-"):
+            return word
+    return ""
 
 
 def goes_by_time(run: RunFile) -> bool:

@@ -12,6 +12,7 @@ import functools
 import math
 import os
 import signal
+import sys
 import threading
 import time
 import traceback
@@ -78,7 +79,7 @@ class Child:
             self.arm()
         elif may_have_gpu():
             when_cuda_is_up(self._cuda_is_up)
-        elif goes_by_time(self._run) and not is_helper():
+        elif goes_by_time(self._run) and not is_helper(sys.orig_argv):
             self.arm()
 
     @_guarded
