@@ -83,8 +83,6 @@ def find_idle(trace: Trace, launches: Launches, stalls: Stalls, window_ns: tuple
 
 def _of_device(trace: Trace, launches: Launches, stalls: Stalls, rank: int, device: int, low: int, high: int) -> Idle:
     worked = clip(busy(trace, rank, device), low, high)
-    if not len(worked[0]):
-        return Idle.empty()
     opens, closes = gaps(*worked, low, high)
     rows: list[Idle] = []
 
@@ -103,7 +101,8 @@ def _of_device(trace: Trace, launches: Launches, stalls: Stalls, rank: int, devi
             )
         )
 
-    first, last = int(worked[0][0]), int(worked[1][-1])
+    # A device whose work lies outside the window, or took no time, waits for its first work all the while.
+    first, last = (int(worked[0][0]), int(worked[1][-1])) if len(worked[0]) else (high, high)
     add("head", clip((opens, closes), low, first), NONE)
     add("tail", clip((opens, closes), last, high), NONE)
     inner = (opens >= first) & (closes <= last)
