@@ -63,6 +63,16 @@ def test_what_changed_on_one_thread_shows_when_the_other_was_sampled_too(tmp_pat
     assert [row[2] for row in rows if row[1] == 2] == [[("other", 1)], [("other", 2)]]
 
 
+def test_a_child_with_a_thread_of_the_same_number_is_kept_apart(tmp_path):
+    child = event("B", "child", 1000, line=3) | {"pid": 101}
+    path = write(tmp_path / "samples.json", event("B", "parent", 1000), child, event("E", "parent", 11000))
+
+    trace = pyspy.load(path)
+
+    found = {(trace.tracks[k].pid, stack_of(trace, f)[0][0]) for k, f in zip(trace.samples.track, trace.samples.frame)}
+    assert found == {(100, "parent"), (101, "child")}
+
+
 def test_a_long_stay_without_events_counts_as_the_samples_that_it_took(tmp_path):
     changes = [
         e for t in range(5) for e in (event("E", "f", t * 10_000, line=t), event("B", "f", t * 10_000, line=t + 1))

@@ -59,6 +59,7 @@ class Taken:
     thread: int  # pthread's number
     stack: _Stack
     weight_ns: int
+    pid: int = NONE
 
 
 def accepts(path: Path, head: bytes) -> bool:
@@ -158,13 +159,13 @@ def _taken(events: list[_Event]) -> Iterator[Taken]:
     moments, of_event = _moments(np.array([event.ts for event in events]))
     period = int(np.median(np.diff(moments))) if len(moments) > 1 else 0
     beacons = any(event.name.startswith(BEACON) for event in events)
-    stacks: dict[int, list[tuple[str, str, int]]] = {}
+    stacks: dict[tuple[int, int], list[tuple[str, str, int]]] = {}
     order = np.lexsort((np.arange(len(events)), of_event))
     at = 0
     for number, moment in enumerate(moments.tolist()):
         while at < len(order) and of_event[order[at]] == number:
             event = events[int(order[at])]
-            stack = stacks.setdefault(event.tid, [])
+            stack = stacks.setdefault((event.pid, event.tid), [])
             line = event.args.line or NONE
             frame = (event.name, event.args.filename, line if 0 < line < _MOST_LINES else NONE)
             if event.ph == "B":
@@ -177,10 +178,10 @@ def _taken(events: list[_Event]) -> Iterator[Taken]:
         gap = following - moment
         missing = round(gap / period) - 1 if period and gap > 1.5 * period and not beacons else 0
         times = np.linspace(moment, following, missing + 2)[:-1] if missing else np.array([moment])
-        for thread, stack in stacks.items():
+        for (pid, thread), stack in stacks.items():
             if stack:
                 for time in times.astype(np.int64).tolist():
-                    yield Taken(time, thread, tuple(stack), gap // len(times))
+                    yield Taken(time, thread, tuple(stack), gap // len(times), pid)
 
 
 def _moments(ts_us: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -225,12 +226,20 @@ def _add(
             for function, file, line in sample.stack:
                 frame = builder.frame(file, line, function, frame)
             frames[sample.stack] = frame
-    tracks = {t: builder.track(rank, pid, natives.get(t, t)) for t in {sample.thread for sample in taken}}
+    # A child of the program has threads of its own, whose numbers may be the same.
+    threads = {(sample.pid, sample.thread) for sample in taken}
+    alone = len({of for of, _ in threads}) == 1
+    tracks = {
+        (of, thread): builder.track(rank, pid, natives.get(thread, thread))
+        if alone or of == pid
+        else builder.track(rank, of, thread)
+        for of, thread in threads
+    }
     builder.add_table(
         "samples",
         Samples.of(
             time_ns=[sample.time_ns + offset_ns for sample in taken],
-            track=[tracks[sample.thread] for sample in taken],
+            track=[tracks[sample.pid, sample.thread] for sample in taken],
             frame=[frames[sample.stack] for sample in taken],
             weight_ns=[sample.weight_ns for sample in taken],
         ),
