@@ -2,12 +2,13 @@ import dataclasses
 from collections import defaultdict
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.conftest import CPU, CPU2, GPU, GPU1, GPU_S2, US, make_timeline
 from tracer.analysis.idle import CAUSES, find_idle, idle_of, window_of
-from tracer.analysis.intervals import length
+from tracer.analysis.intervals import clip, length
 from tracer.analysis.launches import busy, find_launches
 from tracer.analysis.stalls import find_stalls
 from tracer.trace import NONE, Kind
@@ -41,6 +42,19 @@ def test_the_stated_window_bounds_head_and_tail():
     trace = dataclasses.replace(make_timeline(*kernel(1, 100, 110, 200)), window_ns=(50 * US, 240 * US))
 
     assert idle_times(trace)[0] == {"head": 60, "tail": 40}
+
+
+@pytest.mark.parametrize("window_us", [(0, 300), (50, 150), (110, 115), (205, 300), (0, 5)])
+def test_windows_that_cut_or_miss_the_work_sum_exactly_too(window_us):
+    low, high = (us * US for us in window_us)
+    trace = make_timeline(
+        *kernel(1, 0, 10, 100), *kernel(2, 90, 120, 200), (Kind.KERNEL, "no time", GPU1, 50, 50, NONE)
+    )
+
+    for device in (0, 1):
+        _, idle = idle_times(dataclasses.replace(trace, window_ns=(low, high)), device)
+        worked = clip(busy(trace, 0, device), low, high)
+        assert idle.dur_ns.sum() == high - low - length(worked)
 
 
 def test_work_launched_before_the_window_is_work():

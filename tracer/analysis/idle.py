@@ -151,6 +151,8 @@ def _ending(trace: Trace, rank: int, device: int, closes: Ints) -> tuple[Ids, in
 def _with_next_work(trace: Trace, idle: Idle, rank: int, device: int) -> Idle:
     streams = device_tracks(trace, rank, device)
     work = np.flatnonzero(trace.is_work & streams[trace.spans.track] & (trace.spans.dur_ns > 0))
+    if not len(work):
+        return idle
     at = np.searchsorted(trace.spans.start_ns[work], idle.start_ns)
     found = np.where(at < len(work), work[np.minimum(at, len(work) - 1)], NONE)
     columns = {name: getattr(idle, name) for name in Idle.columns()}
