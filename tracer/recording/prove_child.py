@@ -241,7 +241,9 @@ def sequence(events: Any, *, on_gpu: bool) -> list[str]:
         ops = [e for e in host if e.name().startswith("aten::") and not ours(e)]
         return [e.name() for e in sorted(ops, key=lambda e: e.start_ns()) if e.name() not in _NO_WORK]
     # Operators count by themselves; runtime calls are linked to one and count by another number.
-    hidden = {e.correlation_id() for e in host if ranges and not e.linked_correlation_id() and ours(e)}
+    # The operators that we replace began before our range in them did.
+    ops = [e for e in host if not e.linked_correlation_id()]
+    hidden = {e.correlation_id() for e in ops if e.name() in _REPLACED or (ranges and ours(e))}
     work = [e for e in events if e.device_type() == DeviceType.CUDA and not getattr(e, "is_user_annotation", bool)()]
     work = [e for e in work if e.linked_correlation_id() not in hidden]
     return [e.name() for e in sorted(work, key=lambda e: e.correlation_id())]
