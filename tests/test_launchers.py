@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -237,23 +236,15 @@ def test_a_process_without_torch_sees_nothing_of_us(tmp_path: Path):
 
 
 def test_a_process_without_torch_pays_less_than_five_milliseconds(tmp_path: Path):
-    def cost(environment: dict[str, str]) -> float:
-        best = float("inf")
-        for _ in range(9):
-            before = os.times()
-            subprocess.run([sys.executable, "-c", "pass"], env=environment, check=True)
-            after = os.times()
-            best = min(
-                best, after.children_user + after.children_system - before.children_user - before.children_system
-            )
-        return best
+    def cost_s(environment: dict[str, str]) -> float:
+        child = os.posix_spawn(sys.executable, [sys.executable, "-c", "pass"], environment)
+        used = os.wait4(child, 0)[2]
+        return used.ru_utime + used.ru_stime
 
-    started = time.perf_counter()
-    plain = cost(ENVIRONMENT)
-    ours = cost({**ENVIRONMENT, "PYTHONPATH": str(INJECT), "TRACER_RUN": str(tmp_path)})
+    ours = {**ENVIRONMENT, "PYTHONPATH": str(INJECT), "TRACER_RUN": str(tmp_path)}
+    rounds = [(cost_s(ENVIRONMENT), cost_s(ours)) for _ in range(15)]
 
-    assert time.perf_counter() - started < 60
-    assert ours - plain <= 0.010  # os.times counts in hundredths of a second
+    assert min(b for _, b in rounds) - min(a for a, _ in rounds) < 0.005
 
 
 def test_an_import_error_of_torch_shows_no_frame_of_ours(tmp_path: Path):
