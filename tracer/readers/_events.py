@@ -154,6 +154,6 @@ class EventDecoder:
                 self.strange += 1
                 continue
             ph, cat, name = (None if part is None else str(part) for part in (loose.ph, loose.cat, loose.name))
-            pid, tid = (part if part is None or isinstance(part, int) else str(part) for part in (loose.pid, loose.tid))
+            pid, tid = (part if part is None or type(part) is int else str(part) for part in (loose.pid, loose.tid))
             events.append(TextEvent(ph, cat, name, pid, tid, loose.ts, loose.dur, loose.args))
         return events

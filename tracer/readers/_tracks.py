@@ -21,6 +21,7 @@ from tracer.trace import NONE, Ids, Ints, Kind
 
 _DEVICE_LABEL = re.compile(r"^(?:GPU|NPU|XPU|HPU|MTIA|TPU|Ascend)\b\D*(\d*)")
 _NO_START = np.iinfo(np.int64).min
+_LAST_DEVICE = 2**31 - 1  # as large a number as a table keeps; a file may name any
 
 
 class TrackFinder:
@@ -118,7 +119,7 @@ class TrackFinder:
         key = self._places[place]
         if _on_device(key):
             _, pid, device, stream = key
-            number = max(integer(device), 0)
+            number = integer(device)
         else:
             pid, stream = key
             number = self._device_number(pid)
@@ -127,6 +128,7 @@ class TrackFinder:
         if not _on_device(key):
             name = " ".join(filter(None, (self._columns.process_names.get(pid), name)))
             lane = lane if integer(pid) <= 2**16 else place  # rows of several processes share one device
+        number = min(max(number, 0), _LAST_DEVICE)
         return self._columns.builder.track(self._rank, owner, lane, number, name or f"stream {lane}")
 
     def _device_number(self, pid: Any) -> int:
