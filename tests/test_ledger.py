@@ -16,6 +16,7 @@ import torch
 
 from tracer import config
 from tracer.chunks import read_chunks
+from tracer.errors import TracerError
 from tracer.recording import ledger
 from tracer.recording.session import Session
 from tracer.recording.syncwatch import SyncWatch
@@ -389,3 +390,43 @@ def test_as_many_syncs_as_allowed_are_listed():
 
     assert [sync_.place[2] for sync_ in seen] == ["sync", "sync"]
     assert seen[0].thread == "MainThread"
+
+
+def test_on_a_python_where_this_is_not_tested_it_stays_off_and_says_so(tmp_path, monkeypatch):
+    monkeypatch.setattr("tracer.recording.warnguard.TESTED", ((3, 9),))
+    before = type(warnings)
+    recorder = ledger.Recorder(Session(tmp_path, config.Record()), SyncWatch(SIGN))
+
+    recorder.arm()
+    recorder.open()
+    said = recorder.close()
+
+    assert (said["on"], "not tested on Python 3." in said["why"]) == (False, True)
+    assert type(warnings) is before
+    with pytest.raises(TracerError, match="cannot be forbidden"), ledger.forbid_syncs(watch=SyncWatch(SIGN)):
+        pass
+
+
+def test_a_forked_child_has_the_program_s_own_mode_and_hears_nothing():
+    code = f"""
+        import os, torch
+        mode = [0]
+        torch._C._cuda_set_sync_debug_mode = lambda value: mode.__setitem__(0, value)
+        torch._C._cuda_get_sync_debug_mode = lambda: mode[0]
+        torch.cuda._lazy_call = lambda call: call()
+        from tracer.recording.syncwatch import SyncWatch
+        watch, heard = SyncWatch({SIGN!r}), []
+        watch.prepare()
+        watch.listen(lambda *what: heard.append(what))
+        assert mode == [1]
+        if not os.fork():
+            import warnings
+            with warnings.catch_warnings(record=True) as caught:
+                warnings.simplefilter("always")
+                torch.arange(4.0)[torch.tensor([1, 0, 1, 0], dtype=torch.uint8)]
+            os._exit(10 * mode[0] + len(heard) + (len(caught) != 1))
+        print(os.waitstatus_to_exitcode(os.wait()[1]), mode)
+    """
+    done = subprocess.run([sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, timeout=120)
+
+    assert done.stdout == "0 [1]\n", done.stderr

@@ -202,7 +202,8 @@ def test_a_sampler_that_dies_is_said(tmp_path, monkeypatch):
     sampler.stop()
 
     why = json.loads((tmp_path / sampler.STATE).read_text())["why"]
-    assert "before the window did" in why or "without samples" in why
+    # It may be dead before it is looked at.
+    assert any(words in why for words in ("before the window did", "without samples", "stopped at once"))
 
 
 def steps_in(program, *, sampled, folder):
@@ -248,6 +249,9 @@ class Sink:
     def __init__(self):
         self.rows = []
         self.add = self.rows.append
+
+    def flush(self):
+        pass
 
 
 def waits_here(event):

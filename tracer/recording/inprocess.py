@@ -7,9 +7,11 @@ stacks it samples less often, and says so.
 
 from __future__ import annotations
 
+import struct
 import sys
 import threading
-from _thread import get_ident, start_new_thread
+from _thread import allocate_lock, get_ident, start_new_thread
+from collections import deque
 from time import monotonic_ns, sleep
 from types import CodeType, FrameType
 from typing import Any
@@ -17,6 +19,8 @@ from typing import Any
 from tracer.recording.stacks import OWN, FrameTable
 from tracer.recording.store import Sink
 
+_PACKED = struct.Struct("qqqq")  # time, thread, frame, weight
+_AT_ONCE = 500  # rows
 _SHARE = 100  # one part in so many may go into sampling
 _DEEPEST = 200  # frames of a stack
 
@@ -25,7 +29,9 @@ class InProcessSampler:
     """A bare thread that looks at all others."""
 
     def __init__(self, sink: Sink, rate: int) -> None:
-        self._add = sink.add
+        self._sink = sink
+        self._waiting: deque[bytes] = deque()  # packed, so that the garbage collector has nothing to look at
+        self._lock = allocate_lock()
         self._frames = FrameTable.of(sink)
         self._period = 1_000_000_000 // rate
         self._known: dict[tuple[int, ...], int] = {}
@@ -36,8 +42,17 @@ class InProcessSampler:
         start_new_thread(self._work, ())
 
     def stop(self) -> None:
-        """Sample no more."""
+        """Sample no more; what is left is written."""
         self._running = False
+        self.write()
+
+    def write(self) -> None:
+        """Hand what came in to the file, a few rows at a time."""
+        with self._lock:
+            while self._waiting:
+                for _ in range(min(len(self._waiting), _AT_ONCE)):
+                    self._sink.add(["sample", *_PACKED.unpack(self._waiting.popleft())])
+                self._sink.flush()
 
     def _work(self) -> None:
         own, last, period = get_ident(), monotonic_ns(), self._period
@@ -56,12 +71,14 @@ class InProcessSampler:
                 if native is None:
                     natives = {t.ident: t.native_id or -1 for t in threading.enumerate() if t.ident is not None}
                     native = natives.setdefault(ident, -1)
-                self._add(["sample", now, native, self._stack(frame), now - last])
+                self._waiting.append(_PACKED.pack(now, native, self._stack(frame), now - last))
                 self.saw += 1
             last = now
             spent = monotonic_ns() - now
             period = min(max(self._period, spent * _SHARE), 1_000_000_000)
             self.slowest_period = max(self.slowest_period, period)
+            if len(self._waiting) >= _AT_ONCE:
+                self.write()
 
     @staticmethod
     def _is_ours(frame: FrameType) -> bool:

@@ -12,7 +12,7 @@
   line, and the manifest names it; its time counts as a line that is not known.
 - A run waits as bytes until it is written, a few at a time: a million lists would have
   the garbage collector stop the program again and again.
-- Other tools keep working: an id of our own, no `restart_events`.
+- Other tools keep working: one of the two ids that no tool has by name, no `restart_events`.
 """
 
 from __future__ import annotations
@@ -58,9 +58,9 @@ class Recorder(LineStacks):
         if not self._on:
             return
         monitoring = MONITORING
-        self._tool = next((tool for tool in (4, 3, 5, 0) if monitoring.get_tool(tool) is None), -1)
+        self._tool = next((tool for tool in (4, 3) if monitoring.get_tool(tool) is None), -1)
         if self._tool < 0:
-            self._on, self._why = False, "all ids of sys.monitoring are taken by other tools"
+            self._on, self._why = False, "both free ids of sys.monitoring are taken by other tools"
             return
         sink = self._session.sink(self.NAME)
         self._sink = sink
