@@ -494,3 +494,38 @@ def test_each_rank_is_replayed_by_itself(timeline):
     assert likely_us(found, 1) == pytest.approx(270 - 161, abs=1)
     assert found.replay.recorded_ns == 270 * US
     assert any("each rank" in limit for limit in found.limits)
+
+
+@pytest.mark.parametrize("streams", [1, 2, 3, 9, 40])
+def test_a_window_may_have_fewer_works_than_the_trace_has_streams(timeline, streams):
+    def one_step(t, n):
+        for stream in range(streams):
+            at, corr, name = t + 20 * stream, 100 * n + stream + 1, "Memcpy HtoD (Pinned -> Device)"
+            yield (Kind.CALL, "cudaMemcpyAsync", CPU, at, at + 5, corr)
+            yield (Kind.COPY, name, (0, 100, 7 + stream, 0, f"stream {stream}"), at + 8, at + 25, corr)
+        yield (Kind.CALL, "cudaStreamSynchronize", CPU, t + 20 * streams, t + 20 * streams + 30, 100 * n + 99)
+
+    trace = timeline(*steps_of(2, 20 * streams + 40, one_step))
+
+    assert not removing(trace, ("cudaStreamSynchronize", "no_wait")).replay.abstained
+
+
+def test_a_tensor_of_python_numbers_that_is_dropped_takes_its_making_with_it(timeline):
+    # 10 us empty, 100 us numbers, upload and wait until 200, lift_fresh, detach_; then a kernel of 50 us.
+    def one(t, c):
+        return [
+            (Kind.OP, "aten::empty", CPU, t, t + 10),
+            (Kind.OP, "aten::to", CPU, t + 110, t + 200),
+            (Kind.CALL, "cudaMemcpyAsync", CPU, t + 115, t + 120, c + 1),
+            (Kind.COPY, "Memcpy HtoD (Pageable -> Device)", GPU, t + 125, t + 130, c + 1, 8_192),
+            (Kind.CALL, "cudaStreamSynchronize", CPU, t + 121, t + 195, c + 2),
+            (Kind.OP, "aten::lift_fresh", CPU, t + 201, t + 202),
+            (Kind.OP, "aten::detach_", CPU, t + 203, t + 205),
+            (Kind.CALL, "cudaLaunchKernel", CPU, t + 210, t + 215, c + 3),
+            (Kind.KERNEL, "gemm", GPU, t + 220, t + 270, c + 3),
+        ]
+
+    found = removing(timeline(*steps_of(4, 230, lambda t, n: one(t, 10 * n))), ("aten::to", "drop"))
+
+    # Host: 230 - 205 = 25; stream: 51.
+    assert likely_us(found) == pytest.approx(230 - 51, abs=1)

@@ -10,7 +10,7 @@ import numpy as np
 from tracer.analysis.intervals import Union, covered, union
 from tracer.analysis.replay_graph import LAUNCH, WAIT, Graph
 from tracer.analysis.replay_run import Costs
-from tracer.trace import NONE, Bools, Floats, Ids, Ints, Spans, Trace
+from tracer.trace import NONE, Bools, Floats, Ids, Ints, Kind, Spans, Trace
 
 HOW = ("no_wait", "pinned_upload", "later_download", "drop", "no_alloc", "no_queue_wait", "loaded")
 DOES_MORE = ("no_wait", "pinned_upload", "later_download", "drop")  # than to take a wait away
@@ -71,21 +71,21 @@ class Changes:
             streams = np.unique(works.stream[np.isin(works.call, removal.calls)])
             return replace(costs, queued=costs.queued & ~np.isin(np.arange(len(costs.queued)), streams))
         if how == "no_alloc":
-            return self._less_host(costs, removal.calls, None)
+            return self._less_host(costs, removal.calls)
         if how == "loaded":
             late = np.isin(works.call, removal.calls)
             latency = np.where(late, np.minimum(costs.latency_ns, self.graph.latency_ns), costs.latency_ns)
-            return self._less_host(replace(costs, latency_ns=latency), removal.calls, self.graph.launch_ns)
+            return self._less_host(replace(costs, latency_ns=latency), removal.calls, keep_ns=self.graph.launch_ns)
         if least:
             return costs
         if how == "drop":
             rows = np.where(removal.ops != NONE, removal.ops, removal.calls)
-            return self._drop_works(self._less_host(costs, rows, None), inside)
+            return self._drop_works(self._less_host(costs, rows, making=self._making(rows)), inside)
         own[stopped] = 0
         if how == "no_wait":
             scalar = inside & self.download & (self.nbytes <= _SCALAR)
             own[self.launch_item[scalar]] = 0
-            return self._drop_works(self._less_host(costs, self._mere_reads(removal, scalar), None), scalar)
+            return self._drop_works(self._less_host(costs, self._mere_reads(removal, scalar)), scalar)
         copies = inside & (self.upload if how == "pinned_upload" else self.download)
         quick = (self.nbytes / self.link[how == "pinned_upload"] + 1_500).astype(np.int64)
         at = self.launch_item[copies]
@@ -145,10 +145,31 @@ class Changes:
             latency_ns=np.where(works, _GONE, costs.latency_ns),
         )
 
-    def _less_host(self, costs: Costs, rows: Ids, keep_ns: int | None) -> Costs:
-        """Without the host time of these spans, or with `keep_ns` of each."""
+    def _making(self, rows: Ids | Ints) -> Union:
+        """For each span the time in which its thread made a tensor of Python numbers, to upload it there.
+
+        That is from `aten::empty` before it, over the numbers (in no operator), to `aten::lift_fresh` after it.
+        """
+        trace, spans = self.trace, self.trace.spans
+        parent = spans.parent
+        op = (spans.kind == Kind.OP) & ((parent == NONE) | (spans.kind[parent] != Kind.OP))
+        starts, ends = spans.start_ns[rows].copy(), _ends(spans, rows)
+        empty, lift = trace.name_rows("aten::empty"), trace.name_rows("aten::lift_fresh", "aten::detach_")
+        for track in np.unique(spans.track[rows]):
+            tops = np.flatnonzero(op & (spans.track == track))
+            mine = np.flatnonzero((spans.track[rows] == track) & op[rows])
+            at = np.searchsorted(tops, rows[mine])
+            before, after = tops[np.maximum(at - 1, 0)], tops[np.minimum(at + 1, len(tops) - 1)]
+            last = tops[np.minimum(at + 2, len(tops) - 1)]
+            made = empty[before] & lift[after] & (at > 0)
+            starts[mine[made]] = spans.start_ns[before[made]]
+            ends[mine[made]] = _ends(spans, np.where(lift[last], last, after))[made]
+        return starts, ends
+
+    def _less_host(self, costs: Costs, rows: Ids | Ints, *, keep_ns: int = 0, making: Union | None = None) -> Costs:
+        """Without the host time of these spans (or with `keep_ns` of each), or without the times given."""
         spans, items = self.trace.spans, self.graph.items
-        starts, ends = spans.start_ns[rows] + (keep_ns or 0), _ends(spans, rows)
+        starts, ends = making or (spans.start_ns[rows] + keep_ns, _ends(spans, rows))
         chain = self.graph.chains[spans.track[rows]]
         before, own = costs.before_ns.copy(), costs.own_ns.copy()
         for number in np.unique(chain):
