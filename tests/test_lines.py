@@ -1,5 +1,6 @@
 """Lines need Python 3.12: the checks of tests/newer run on one, unpacked if need be."""
 
+import shutil
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,7 +15,9 @@ CHECKS = sorted((Path(__file__).parent / "newer").glob("check_*.py"))
 
 @pytest.fixture(scope="module")
 def python(tmp_path_factory):
-    return newer_python(tmp_path_factory.mktemp("newer"))
+    folder = tmp_path_factory.mktemp("newer")
+    yield newer_python(folder)
+    shutil.rmtree(folder)  # a whole system: too much to be kept with the other temporary folders
 
 
 @pytest.mark.parametrize("file", CHECKS, ids=lambda file: file.stem)
