@@ -9,9 +9,13 @@ import pytest
 
 from tests.conftest import CPU, CPU2, GPU, GPU1, GPU_S2, US, make_timeline
 from tests.perfetto_tools.processor import Processor
+from tests.shared import H200
+from tracer.auditor import examine
 from tracer.building import TraceBuilder
+from tracer.exports._naming import short_name
 from tracer.exports.perfetto import write
-from tracer.trace import NONE, Counters, Frames, Kind, Samples, WaitDetails
+from tracer.readers import load
+from tracer.trace import NONE, Counters, Frames, Kind, Lines, OpDetails, Reads, Samples, WaitDetails
 
 # Counters that are not rows of ours: a thread's working time, and the clock that samples are taken by.
 _OTHERS = "('thread_time', 'perf_cpu_counter', 'perf_global_counter')"
@@ -322,3 +326,100 @@ def test_every_detail_is_a_whole_trace(counted, detail, compress):
 
 def test_a_trace_without_anything_can_be_written_too(counted):
     counted(make_timeline())
+
+
+def test_lines_of_the_program_are_a_row_with_their_text(counted):
+    trace = make_timeline((Kind.OP, "aten::mm", CPU, 0, 100))
+    names = (*trace.names, "step", "/home/me/train.py")
+    frames = Frames.of(
+        function=[1, 1], file=[2, 2], line=[1, 2], column=[-1] * 2, end_column=[-1] * 2, parent=[NONE] * 2
+    )
+    lines = Lines.of(start_ns=[0, 40 * US], dur_ns=[40 * US, 60 * US], track=[0, 0], frame=[0, 1])
+    sources = {"/home/me/train.py": "out = model(x)\n    loss.backward()\n"}
+
+    processor, _ = counted(replace(trace, names=names, frames=frames, lines=lines, sources=sources))
+
+    rows = processor.query("select name, dur from slice where category = 'line' order by ts")
+    assert [tuple(row.values()) for row in rows] == [
+        ("train.py:1 out = model(x)", 40 * US),
+        ("train.py:2 loss.backward()", 60 * US),
+    ]
+
+
+def test_clock_reads_and_what_they_time_are_rows(counted):
+    trace = make_timeline(
+        (Kind.CALL, "cudaLaunchKernel", CPU, 10, 15, 1),
+        (Kind.KERNEL, "gemm", GPU, 20, 500, 1),
+    )
+    names = (*trace.names, "time.perf_counter", "bench", "bench.py")
+    frames = Frames.of(
+        function=[3, 3], file=[4, 4], line=[5, 7], column=[-1] * 2, end_column=[-1] * 2, parent=[NONE] * 2
+    )
+    reads = Reads.of(time_ns=[0, 30 * US], track=[0, 0], clock=[2, 2], value_ns=[0, 30 * US], frame=[0, 1])
+
+    processor, _ = counted(replace(trace, names=names, frames=frames, reads=reads))
+
+    (timer,) = processor.query(
+        "select name, dur, extract_arg(arg_set_id, 'debug.claimed_ns') as claimed, "
+        "extract_arg(arg_set_id, 'debug.true_ns') as true_ns from slice where category = 'timer'"
+    )
+    assert timer == {"name": "claims 30.0 us, true 480 us", "dur": 30 * US, "claimed": 30 * US, "true_ns": 480 * US}
+    places = processor.query(
+        "select extract_arg(arg_set_id, 'debug.line') as at from slice where category = 'clock read'"
+    )
+    assert [row["at"] for row in places] == ["bench.py:5", "bench.py:7"]
+
+
+def test_a_backward_operator_knows_its_forward(counted):
+    forward, backward = (0, 100, 100, NONE, "main"), (0, 100, 101, NONE, "pt_autograd_0")
+    trace = make_timeline(
+        (Kind.OP, "aten::linear", forward, 0, 50),
+        (Kind.OP, "aten::addmm", forward, 10, 40),
+        (Kind.OP, "evaluate_function: AddmmBackward0", backward, 100, 150),
+        (Kind.OP, "AddmmBackward0", backward, 110, 140),
+    )
+    ops = OpDetails.of(span=[0, 1, 2, 3], sequence=[5] * 4, forward_lane=[0, 0, 1, 1], shapes=[NONE] * 4)
+
+    processor, written = counted(replace(trace, ops=ops))
+
+    assert written.arrows == {"backward": 1}
+    ends = "select o.name as a, i.name as b from flow join slice o on o.id = slice_out join slice i on i.id = slice_in"
+    assert processor.query(ends) == [{"a": "aten::addmm", "b": "evaluate_function: AddmmBackward0"}]
+
+
+def test_a_wait_is_pale_and_work_is_not(counted, tmp_path):
+    found = examine(load(H200 / "IS01.json.gz"))
+    written = write(found.trace, None, tmp_path / "t.pftrace", examination=found)
+
+    with Processor(written.path) as processor:
+        waits = processor.query(
+            "select dur, thread_dur from slice where name = 'cudaStreamSynchronize' and dur > 1000000"
+        )
+        works = processor.query("select thread_dur from slice where name = 'cuLaunchKernelEx'")
+
+    assert len(waits) >= 10
+    assert all(row["thread_dur"] < row["dur"] / 100 for row in waits)
+    assert all(row["thread_dur"] is None for row in works)
+
+
+@pytest.mark.parametrize(
+    ("name", "short"),
+    [
+        (
+            "void at::native::vectorized_elementwise_kernel<4, at::native::FillFunctor<float>, std::array<char*, 1ul> >"
+            "(int, at::native::FillFunctor<float>, std::array<char*, 1ul>)",
+            "vectorized_elementwise_kernel<FillFunctor>",
+        ),
+        ("ampere_sgemm_128x64_tn", "ampere_sgemm_128x64_tn"),
+        ("_Z9my_kernelPfi", "my_kernel"),
+        ("void (anonymous namespace)::elementwise<add>(float*)", "elementwise<add>"),
+        ("triton_poi_fused_relu_0", "triton_poi_fused_relu_0"),
+        (
+            "void at::native::unrolled_elementwise_kernel<at::native::direct_copy_kernel_cuda(at::TensorIteratorBase&)"
+            "::{lambda()#3}::operator()() const::{lambda()#7}::operator()() const::{lambda(float)#1}, 4>(int)",
+            "unrolled_elementwise_kernel<direct_copy_kernel_cuda>",
+        ),
+    ],
+)
+def test_kernel_names_are_what_people_say(name, short):
+    assert short_name(name) == short

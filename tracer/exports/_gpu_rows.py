@@ -226,7 +226,9 @@ def _idle_rows(scene: Scene, rank: int, device: int, key: str) -> Iterator[Row]:
             colour = colours.of_idle(texts[cause])
             parts.append(Slices(start, dur, names[some], "idle", mine, leaving, arriving, colour))
     text = "When nothing ran on this GPU, and why. Red: the host was held; the arrow goes to the launch that ended it."
-    yield from lane_rows(f"{key} idle", "GPU idle, by cause", key, 901, text, parts, flat=True)
+    yield from lane_rows(
+        f"{key} idle", f"GPU idle, by cause{scene.of_gpu(rank, device)}", key, 901, text, parts, flat=True
+    )
 
 
 def _idle_texts(scene: Scene, rows: Ints) -> tuple[Ids, tuple[Arg, ...]]:

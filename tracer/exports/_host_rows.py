@@ -9,7 +9,7 @@ import numpy as np
 from tracer.analysis.intervals import Union, covered, union
 from tracer.exports._arrows import HOST_SPAN
 from tracer.exports._lanes import nested_lanes
-from tracer.exports._naming import thread_name
+from tracer.exports._naming import process_name, thread_name
 from tracer.exports._rows import Arg, Counter, Row, Slices
 from tracer.exports._scene import Scene
 from tracer.exports._spans import lane_rows
@@ -33,7 +33,7 @@ def process_rows(scene: Scene, rank: int, pid: int) -> Iterator[Row]:
     """One process and its threads."""
     trace, numbers = scene.trace, scene.numbers
     shown = numbers.pids[(rank, pid)]
-    name = trace.meta.get(f"process.{pid}") or trace.meta.get("program") or "python"
+    name = process_name(trace.meta.get(f"process.{pid}", ""), trace.meta.get("program", ""))
     labels = (f"rank {rank}",) if scene.many_ranks or "world_size" in trace.meta else ()
     if shown != pid and pid > 0:
         labels = (*labels, f"pid {pid}")

@@ -19,7 +19,7 @@ _BINS = 2_000
 
 def load_rows(scene: Scene, rank: int, device: int, key: str) -> Iterator[Row]:
     """Busy, queue depth and lead of one GPU."""
-    trace, launches = scene.trace, scene.launches
+    trace, launches, of = scene.trace, scene.launches, scene.of_gpu(rank, device)
     working = busy(trace, rank, device)
     if not len(working[0]):
         return
@@ -29,7 +29,7 @@ def load_rows(scene: Scene, rank: int, device: int, key: str) -> Iterator[Row]:
     share = np.round(covered(working, edges[:-1], edges[1:]) * 100 / width, 1)
     yield Row(
         f"{key} busy",
-        "GPU busy",
+        f"GPU busy{of}",
         key,
         1,
         f"How much of each {show_ns(width)} some kernel, copy or fill was running, over all streams.",
@@ -47,7 +47,7 @@ def load_rows(scene: Scene, rank: int, device: int, key: str) -> Iterator[Row]:
         times, values = _thinned(times, values)
     depth = Counter(times, values, unit="launches")
     text = "Work that the host has launched and the GPU has not finished. 0: the GPU waits for the host."
-    yield Row(f"{key} depth", "Queue depth", key, 2, text, counter=depth)
+    yield Row(f"{key} depth", f"Queue depth{of}", key, 2, text, counter=depth)
     if scene.detail == "full" or 3 * len(launches) <= MOST_POINTS:
         times, ahead = lead(trace, launches, rank, device)
     else:
@@ -56,7 +56,7 @@ def load_rows(scene: Scene, rank: int, device: int, key: str) -> Iterator[Row]:
     text = "By how much GPU time the host is ahead: the work that is queued, in time. A stall brings it to 0."
     ahead = np.maximum(ahead, 0)
     unit, scale = ("ms", NS_PER_MS) if int(ahead.max(initial=0)) >= NS_PER_MS else ("us", NS_PER_US)
-    yield Row(f"{key} lead", "Host's lead", key, 3, text, counter=_steps(times, _levels(ahead / scale), unit))
+    yield Row(f"{key} lead", f"Host's lead{of}", key, 3, text, counter=_steps(times, _levels(ahead / scale), unit))
 
 
 def _round_width(wanted: float) -> int:

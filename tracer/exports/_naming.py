@@ -9,6 +9,7 @@ tell two kernels apart.
 from __future__ import annotations
 
 import ctypes
+import json
 import re
 from functools import cache
 
@@ -116,6 +117,16 @@ def _fit(text: str) -> str:
 def short_place(place: Place | None) -> str:
     """`train.py:31`."""
     return f"{place.file.rpartition('/')[2]}:{place.line}" if place else ""
+
+
+def process_name(name: str, program: str) -> str:
+    """`python train.py`: a process's name, with what it runs if the recording says so (as JSON)."""
+    name = name or "python"
+    if not program.startswith("{"):
+        return name
+    argv = json.loads(program).get("argv", [])
+    plain = [word for word in argv[1:] if not word.startswith("-")]
+    return f"{name} {plain[0].rpartition('/')[2]}" if plain else name
 
 
 def thread_name(name: str, lane: int, is_main: bool) -> str:

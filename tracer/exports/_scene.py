@@ -174,6 +174,11 @@ class Scene:
             self._launched[track] = (times[order], works[order])
         return self._launched[track]
 
+    def of_gpu(self, rank: int, device: int) -> str:
+        """What a row adds to its name where there are several GPUs, so that it can be told apart when pinned."""
+        devices = {(track.rank, track.device) for track in self.trace.tracks if track.on_gpu}
+        return f" (GPU {device}{self.of_rank(rank)})" if len(devices) > 1 else ""
+
     def text_ids(self, texts: Sequence[str]) -> Ids:
         """Numbers of texts that were made for one slice each."""
         return self.strings.ids(texts)
@@ -223,11 +228,12 @@ def set_scene(trace: Trace, audit: Audit | None, examined: Examined | None, deta
 
 
 def shown_durations(durations: Ints, strings: Strings) -> Ids:
-    """Numbers of texts such as `1230 us`: three digits, so that few texts serve millions of slices.
+    """Numbers of texts such as `1230 us` and `42 ms`: three digits, so that few texts serve millions of slices.
 
-    Always in microseconds: the UI colours by the name without its digits.
+    Whole numbers of two units: the UI colours by the name without its digits.
     """
     us = np.rint(np.maximum(durations, 0) / NS_PER_US).astype(np.int64)
     step = 10 ** np.maximum(np.floor(np.log10(np.maximum(us, 1))).astype(np.int64) - 2, 0)
     values, at = np.unique(us // step * step, return_inverse=True)
-    return strings.ids([f"{value} us" for value in values.tolist()])[at]
+    texts = [f"{value} us" if value < 10_000 else f"{round(value / 1_000)} ms" for value in values.tolist()]
+    return strings.ids(texts)[at]
