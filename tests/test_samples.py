@@ -1,39 +1,70 @@
-"""The samples in the repository were recorded on real GPUs, and can be audited anywhere."""
+"""The recordings that are kept were made on a real GPU; what they say is held here, on a CPU."""
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
-from tracer.auditor import audit
-from tracer.readers import load
+import pytest
+
+import tracer
+from tests.timer_table import OWN, compare, truths
 
 SAMPLES = Path(__file__).resolve().parents[1] / "traces" / "samples"
+ALL = sorted(path.name for path in SAMPLES.iterdir() if path.is_dir())
 
 
-def test_the_quickstart_on_an_h200_shows_what_the_program_does():
-    folder = SAMPLES / "quickstart-h200"
-    found = audit(load(folder), source=str(folder))
-
-    assert found.complete
-    assert len(found.steps) == 10
-    assert found.devices[0].name == "NVIDIA H200"
-    assert 0 < found.devices[0].busy_ns < found.window_ns
-    assert sum(found.idle.values()) == found.devices[0].idle_ns
-    lines = {finding.rule: finding.place.line for finding in found.findings if finding.place}
-    source = next(text for name, text in found.sources.items() if name.endswith("quickstart.py")).splitlines()
-    assert ".item()" in source[lines["SYNC001"] - 1]
-    assert ".to(DEVICE)" in source[lines["SYNC011"] - 1]
-    assert found.pace.ratio is not None
+def line(program: str, text: str) -> int:
+    lines = (Path(__file__).resolve().parents[1] / program).read_text().splitlines()
+    (found,) = [number for number, content in enumerate(lines, 1) if text in content]
+    return found
 
 
-def test_the_sample_is_small_and_says_where_it_was_recorded():
-    folder = SAMPLES / "quickstart-h200"
-    (rank,) = folder.glob("rank*")
-    manifest = json.loads((rank / "manifest.json").read_text())
+@pytest.mark.parametrize("name", ALL)
+def test_every_sample_is_whole_and_its_sums_are_right(name):
+    audit = tracer.audit(str(SAMPLES / name))
 
-    assert sum(path.stat().st_size for path in folder.rglob("*")) < 2_000_000
-    assert manifest["devices"][0]["name"] == "NVIDIA H200"
-    readme = (folder / "README.md").read_text()
-    assert manifest["versions"]["torch"] in readme
-    assert manifest["versions"]["driver"] in readme
+    (device,) = audit.devices
+    assert device.name == "NVIDIA H200"
+    assert device.busy_ns + device.idle_ns == device.window_ns
+    assert sum(audit.idle.values()) == device.idle_ns
+    assert audit.launching.before_call_start == 0
+    assert all(0 <= step.busy_ns + step.idle_ns <= step.wall_ns + 1 for step in audit.steps)
+
+
+def test_quickstart_names_its_waits_with_their_lines():
+    audit = tracer.audit(str(SAMPLES / "quickstart-h200"))
+
+    found = {(f.kind, f.place.line): f for f in audit.findings if f.place}
+    item = found["sync.item", line("configs/quickstart.py", "loss.item()")]
+    upload = found["sync.h2d_pageable", line("configs/quickstart.py", "inputs.to(DEVICE)")]
+    assert item.count == 10
+    assert item.place.columns is not None
+    assert upload.count == 20
+    assert any(f.kind == "input.bound" for f in audit.findings)
+    assert audit.pace.steps_from == "optimizer"
+    assert audit.pace.untraced_ns is not None
+    assert len(audit.steps) == 10
+
+
+def test_the_lying_benchmark_is_named_with_its_factor():
+    audit = tracer.audit(str(SAMPLES / "lying-benchmark-h200"))
+
+    (timer,) = audit.timers
+    assert (timer.verdict, timer.count) == ("bench.no_sync", 12)
+    assert timer.end is not None
+    assert timer.end.line == line("configs/lying_benchmark.py", "claimed = time")
+    # Twenty products; each kernel takes what the trace says.
+    product = max(audit.kernels, key=lambda kernel: kernel.count)
+    assert timer.true_ns == pytest.approx(20 * product.mean_ns, rel=0.05)
+    assert timer.ratio is not None
+    assert timer.ratio > 10
+
+
+@pytest.mark.parametrize("program", ["lying", "honest"])
+def test_timers_are_judged_right(program):
+    audit = tracer.audit(str(SAMPLES / f"timers-{program}-h200"))
+
+    said = {f.place.line: f.kind for f in audit.findings if f.rule.startswith("TIME") and f.place}
+    rows = list(compare(truths(OWN / f"{program}.py"), said))
+    assert len(rows) >= 12
+    assert [row for row in rows if row[3] != "right"] == []
