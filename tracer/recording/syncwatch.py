@@ -47,6 +47,7 @@ class SyncWatch:
         self._lock = threading.RLock()
         self._local = threading.local()
         self._pid = 0
+        self._fork_known = False
         self._set_mode: Callable[[int], None] | None = None  # torch's own
         self._wanted = 0  # the program's own mode
         self._beta = ""  # torch's once-only notice, which belongs to the program's first call
@@ -68,7 +69,9 @@ class SyncWatch:
             if not self._guard.install():
                 return f"not tested on Python {sys.version_info.major}.{sys.version_info.minor}"
             self._pid = os.getpid()
-            os.register_at_fork(after_in_child=self._forked)
+            if not self._fork_known:
+                self._fork_known = True
+                os.register_at_fork(after_in_child=self._forked)
             self._hook(torch)
             return ""
 
