@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from types import SimpleNamespace
 
 import pytest
 
@@ -70,3 +71,14 @@ def test_it_is_off_unless_asked_for(tmp_path):
 
     assert recorder.close() == {"on": False, "saw": 0, "dropped": 0, "why": "record.flight_recorder is off"}
     assert flight.collect(tmp_path, status=1) is None
+
+
+def test_the_manifest_says_how_many_lines_it_saw(tmp_path, monkeypatch):
+    marks = Marks(tmp_path / "1.ring", lambda name: True, gpu=FakeGpu())
+    marks.on_line(CODE, 5)
+    marks.on_line(CODE, 6)
+    monkeypatch.setattr(flight, "_running", [SimpleNamespace(marks=marks)])
+
+    said = flight.Recorder(Session(tmp_path, config.Record(flight_recorder=True), run_id="x")).close()
+
+    assert json.loads(json.dumps(said)) == {"on": True, "saw": 2, "dropped": 0, "why": ""}

@@ -74,7 +74,7 @@ class Recorder:
         if not _running:
             return {"on": False, "saw": 0, "dropped": 0, "why": self._why or "record.flight_recorder is off"}
         marks = _running[0].marks
-        return {"on": True, "saw": marks.ring.last, "dropped": 0, "why": marks.why_not}
+        return {"on": True, "saw": int(marks.ring.last[0]), "dropped": 0, "why": marks.why_not}
 
     def disarm(self) -> None:
         """It stays until the process ends: that is what it is for."""
