@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hypothesis
 import pytest
 
 from tracer.building import TraceBuilder
@@ -13,6 +14,9 @@ GPU = (0, 100, 7, 0, "stream 7")
 GPU_S2 = (0, 100, 20, 0, "stream 20")
 GPU1 = (0, 100, 7, 1, "stream 7")
 US = 1_000
+
+hypothesis.settings.register_profile("any machine", deadline=None)  # a busy one is slow, not wrong
+hypothesis.settings.load_profile("any machine")
 
 
 def make_timeline(*rows: tuple[object, ...], **tables: object) -> Trace:

@@ -187,3 +187,24 @@ def test_a_path_is_loaded():
 
     assert result.source.endswith("IS01.json.gz")
     assert any(f.place and f.place.excerpt.strip().startswith("history.append") for f in result.findings)
+
+
+def test_threads_of_one_name_that_wait_at_one_place_are_two_findings_each_with_its_own_waits():
+    rows = []
+    for pid, times in ((100, 3), (200, 2)):
+        cpu, gpu = (0, pid, pid, NONE, "python3"), (0, pid, 7, pid // 100 - 1, "stream 7")
+        for number in range(times):
+            at, corr = 2_000 * number, 10 * number + 1
+            rows += [
+                (Kind.CALL, "cudaLaunchKernel", cpu, at, at + 5, corr),
+                (Kind.KERNEL, "k", gpu, at + 10, at + 900, corr),
+                (Kind.CALL, "cudaStreamSynchronize", cpu, at + 10, at + 910, corr + 1),
+            ]
+    found = examine(make_timeline(*rows))
+    result = audit_of(found)
+
+    assert sorted(finding.count for finding in result.findings if finding.rule.startswith("SYNC")) == [2, 3]
+    assert len({finding.id for finding in result.findings}) == len(result.findings)
+    for number, finding in enumerate(found.findings):
+        assert finding.waits == np.sum(found.held.finding == number)
+    assert result.summary.stalled_ns == 3 * 900 * US

@@ -298,3 +298,17 @@ def test_rows_are_disjoint_and_sum_to_the_idle_time_exactly(work, host):
     order = np.argsort(idle.start_ns)
     assert np.all(idle.start_ns[order][1:] >= (idle.start_ns + idle.dur_ns)[order][:-1])
     assert np.all(idle.dur_ns > 0)
+
+
+def test_a_device_whose_work_took_no_time_is_idle_all_the_while():
+    trace = make_timeline(*kernel(1, 100, 110, 200), *kernel(2, 300, 320, 320, gpu=GPU1), *kernel(3, 400, 410, 500))
+
+    assert sum(idle_times(trace)[0].values()) == 500 - 100 - 90 - 90
+    assert idle_times(trace, device=1)[0] == {"head": 400}
+
+
+def test_a_device_whose_work_lies_outside_the_window_is_idle_in_it():
+    trace = make_timeline(*kernel(1, 100, 110, 200), *kernel(2, 600, 620, 700, gpu=GPU1))
+    trace = dataclasses.replace(trace, window_ns=(100 * US, 300 * US))
+
+    assert idle_times(trace, device=1)[0] == {"head": 200}

@@ -8,7 +8,9 @@ import pytest
 
 from tests.kineto_text import call, event, kernel, write
 from tests.shared import CASES, PUBLIC
+from tracer.auditor import audit_of, examine
 from tracer.errors import TraceError
+from tracer.exports import perfetto
 from tracer.readers import load
 from tracer.trace import Kind, Trace
 
@@ -239,3 +241,18 @@ def test_what_looks_like_an_event_inside_an_event_is_none(read, monkeypatch, lay
 
     assert len(trace.spans) == 200
     assert trace.losses == ()
+
+
+@pytest.mark.parametrize("strange", [True, False, None, 1.5, [1], {"a": 1}, "", 2**31, 2**63 - 1, 2**80, -(2**80)])
+@pytest.mark.parametrize("key", ["pid", "tid", "device", "stream"])
+def test_a_strange_process_thread_device_or_stream_is_a_row_like_any_other(read, tmp_path, key, strange):
+    rows = [call("cudaLaunchKernel", 1_000, 10, 1), kernel("k", 2_000, 500, 1), kernel("k", 3_000, 500, 1)]
+    for row in rows:
+        (row if key in ("pid", "tid") else row["args"])[key] = strange
+    trace = read(write(rows))
+    examination = examine(trace)
+    audit = audit_of(examination)
+
+    assert len(trace.spans) == 3
+    assert sum(audit.idle.values()) == sum(device.idle_ns for device in audit.devices)
+    perfetto.write(trace, audit, tmp_path / "trace.pftrace", examination=examination)

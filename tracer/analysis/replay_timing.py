@@ -86,7 +86,7 @@ def _real_holds(works: Works, waits: Waits, before: Ints, latency: Ints) -> tupl
     real = waits.hold & (follower >= 0)
     rows = np.flatnonzero(real)
     known = waits.target[rows] >= 0  # what was pending before the window contradicts nothing
-    true = ~known | (works.start_ns[follower[rows]] >= end[waits.target[rows]] - _CLOCK_NS)
+    true = ~known | (works.start_ns[follower[rows]] >= end[np.maximum(waits.target[rows], 0)] - _CLOCK_NS)
     real[rows[~true]] = False
     rows = rows[true & known]
     np.maximum.at(until, follower[rows], end[waits.target[rows]])

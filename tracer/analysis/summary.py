@@ -54,7 +54,7 @@ def summarise(audit: Audit) -> Summary:
             busy, idle = fmean(step.busy_ns for step in steps), fmean(step.idle_ns for step in steps)
     else:
         wall = float(audit.window_ns)
-        held = float(sum(f.stall_ns for f in audit.findings))
+        held = min(_most_held(audit), wall)
         if audit.devices:
             busy, idle = fmean(d.busy_ns for d in audit.devices), fmean(d.idle_ns for d in audit.devices)
     summary = Summary(
@@ -70,6 +70,15 @@ def summarise(audit: Audit) -> Summary:
         syncs=calls / numbers,
     )
     return replace(summary, headline=_headline(audit, summary, numbers))
+
+
+def _most_held(audit: Audit) -> float:
+    """How long the thread was held that was held most: threads that wait side by side are no sum."""
+    threads: dict[tuple[int, int, str], float] = {}
+    for found in audit.findings:
+        key = (found.rank, found.device, found.thread)
+        threads[key] = threads.get(key, 0.0) + found.stall_ns
+    return max(threads.values(), default=0.0)
 
 
 def _headline(audit: Audit, summary: Summary, numbers: int) -> str:

@@ -10,6 +10,7 @@ to the first rule that takes it, so that no wait is counted twice.
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field
 from functools import cache
 from types import ModuleType
@@ -60,6 +61,7 @@ class Evidence:
     timers: tuple[Timer, ...] = ()
     rows: dict[str, Ids] = field(default_factory=dict)  # finding's id -> its Stalls, filled as rules run
     idle_rows: dict[str, Ids] = field(default_factory=dict)  # finding's id -> its rows of Idle
+    named: Counter[str] = field(default_factory=Counter)  # ids of findings that were given away
     taken: dict[str, list[tuple[Wait, str]]] = field(default_factory=dict)  # rule's id -> its waits
 
     def taken_by(self, rule: Rule) -> list[tuple[Wait, str]]:

@@ -79,7 +79,7 @@ def _finding(
     track = evidence.trace.tracks[dearest.track]
     device = int(Counter(stalls.device[rows].tolist()).most_common(1)[0][0])
     finding = Finding(
-        id=name_of(rule, place, dearest.outermost or dearest.call, word, dearest.thread, track.rank),
+        id=name_of(evidence, rule, place, dearest.outermost or dearest.call, word, dearest.thread, track.rank),
         rule=rule.id,
         kind=rule.kind,
         title=rule.title,
@@ -165,11 +165,13 @@ def thread_name(evidence: Evidence, track: int) -> str:
     return one.name or f"thread {one.lane}"
 
 
-def name_of(rule: Rule, place: Place | None, call: str, word: str, thread: str, rank: int) -> str:
-    """The id of a finding: the same in two runs for the same rule and place."""
+def name_of(evidence: Evidence, rule: Rule, place: Place | None, call: str, word: str, thread: str, rank: int) -> str:
+    """The id of a finding: the same in two runs for the same rule and place; threads of one name are numbered."""
     where = f"{'/'.join(place.file.split('/')[-2:])}:{place.line}" if place else call
     key = "|".join((rule.id, where, word, thread, str(rank)))
-    return f"{rule.id}-{hashlib.sha256(key.encode()).hexdigest()[:6]}"
+    name = f"{rule.id}-{hashlib.sha256(key.encode()).hexdigest()[:6]}"
+    evidence.named[name] += 1
+    return name if evidence.named[name] == 1 else f"{name}-{evidence.named[name]}"
 
 
 def lower(confidence: str) -> str:

@@ -89,7 +89,7 @@ def idle_finding(
     longest = int(rows[np.argmax(idle.dur_ns[rows])])
     held = stall_ns or 0
     finding = Finding(
-        id=name_of(rule, place, op or rule.kind, op, thread_name(evidence, track), rank),
+        id=name_of(evidence, rule, place, op or rule.kind, op, thread_name(evidence, track), rank),
         rule=rule.id,
         kind=rule.kind,
         title=rule.title,

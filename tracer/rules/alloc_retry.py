@@ -53,7 +53,7 @@ def _counted(evidence: Evidence) -> Iterator[Finding]:
         count = int(counters.value[mine[times.argmax()]] - counters.value[mine[times.argmin()]])
         if count > 0:
             yield Finding(
-                id=name_of(RULE, None, "retry", "retry", "", 0),
+                id=name_of(evidence, RULE, None, "retry", "retry", "", 0),
                 rule=RULE.id,
                 kind=RULE.kind,
                 title=RULE.title,

@@ -66,7 +66,7 @@ def _finding(evidence: Evidence, track: int, loops: list[Ints], stack: int) -> F
     held, queries = total(starts, ends), sum(len(one) for one in loops)
     longest = int(np.argmax(ends - starts))
     return Finding(
-        id=name_of(RULE, place, "query", "query", thread_name(evidence, track), rank),
+        id=name_of(evidence, RULE, place, "query", "query", thread_name(evidence, track), rank),
         rule=RULE.id,
         kind=RULE.kind,
         title=RULE.title,

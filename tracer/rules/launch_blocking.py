@@ -45,7 +45,7 @@ def find(evidence: Evidence) -> Iterator[Finding]:
     held = total(spans.start_ns[mine], spans.end_ns[mine])
     place = _switch(evidence)
     yield Finding(
-        id=name_of(RULE, place, "launch", "launch", thread_name(evidence, track), trace.tracks[track].rank),
+        id=name_of(evidence, RULE, place, "launch", "launch", thread_name(evidence, track), trace.tracks[track].rank),
         rule=RULE.id,
         kind=RULE.kind,
         title=RULE.title,

@@ -115,7 +115,7 @@ def _finding(evidence: Evidence, role: str, rows: Ids, stack: int) -> Finding:
     place = evidence.places.place(stack) if stack != NONE else None
     what = "copied here" if role == "copy" else "read here"
     return Finding(
-        id=name_of(RULE, place, role, role, thread_name(evidence, track), evidence.trace.tracks[track].rank),
+        id=name_of(evidence, RULE, place, role, role, thread_name(evidence, track), evidence.trace.tracks[track].rank),
         rule=RULE.id,
         kind=RULE.kind,
         title=RULE.title,
