@@ -234,6 +234,19 @@ def test_columns_come_from_the_text_if_only_one_call_fits():
     assert unclear.of_span(other).columns is None
 
 
+def test_an_operator_is_a_call_too():
+    full = (Kind.OP, "aten::matmul", CPU, 0, 90), (Kind.CALL, "cudaLaunchKernel", CPU, 5, 80)
+    text = "def queue(h, w):\n    h = h @ w\n    h = h @ w @ w\n"
+    one = Story(*full, sources={"/my/train.py": text}).ran(0, 95, ("/my/train.py", 2, "queue"))
+    two = Story(*full, sources={"/my/train.py": text}).ran(0, 95, ("/my/train.py", 3, "queue"))
+
+    places, launch = one.of("cudaLaunchKernel")
+    unclear, other = two.of("cudaLaunchKernel")
+
+    assert places.of_span(launch).columns == (9, 14)
+    assert unclear.of_span(other).columns is None
+
+
 def test_columns_count_characters_not_bytes():
     text = 'def step(loss):\n    print("größer", loss.item())\n'
     story = Story(*ITEM, sources={"/my/train.py": text}).ran(0, 200, ("/my/train.py", 2, "step", 23, 34))

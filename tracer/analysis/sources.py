@@ -39,6 +39,12 @@ CALLS_OF_OP: Mapping[str, frozenset[str]] = {
     "aten::nonzero": frozenset({"nonzero", "argwhere", "where", "mask"}),
     "aten::nonzero_numpy": frozenset({"nonzero", "where"}),
     "aten::index": frozenset({"mask"}),
+    "aten::matmul": frozenset({"matmul", "@"}),
+    "aten::add": frozenset({"add", "+"}),
+    "aten::sub": frozenset({"sub", "-"}),
+    "aten::mul": frozenset({"mul", "*"}),
+    "aten::div": frozenset({"div", "/"}),
+    "aten::pow": frozenset({"pow", "**"}),
     "aten::repeat_interleave": frozenset({"repeat_interleave"}),
     "aten::masked_select": frozenset({"masked_select"}),
     "aten::bincount": frozenset({"bincount"}),
@@ -49,6 +55,14 @@ CALLS_OF_OP: Mapping[str, frozenset[str]] = {
     "aten::copy_": frozenset({"cpu", "cuda", "to", "copy_", "tolist", "numpy", "tensor", "as_tensor"}),
     "aten::to": frozenset({"cpu", "cuda", "to", "tolist", "tensor", "as_tensor"}),
     "aten::_to_copy": frozenset({"cpu", "cuda", "to", "tolist", "tensor", "as_tensor"}),
+}
+_SYMBOLS: Mapping[type[ast.operator], str] = {
+    ast.MatMult: "@",
+    ast.Add: "+",
+    ast.Sub: "-",
+    ast.Mult: "*",
+    ast.Div: "/",
+    ast.Pow: "**",
 }
 
 # A special method is called by writing something else.
@@ -199,7 +213,10 @@ def _places(node: ast.AST, names: frozenset[str]) -> Iterator[tuple[int, tuple[i
     elif isinstance(node, ast.Subscript):
         if "mask" in names and not isinstance(node.slice, ast.Constant | ast.Slice | ast.Tuple):
             yield node.lineno, _columns(node)
-    elif isinstance(node, ast.FormattedValue) and "format" in names:
+    elif isinstance(node, ast.FormattedValue):
+        if "format" in names:
+            yield node.lineno, _columns(node)
+    elif isinstance(node, ast.BinOp) and _SYMBOLS.get(type(node.op), "") in names:
         yield node.lineno, _columns(node)
 
 
