@@ -175,7 +175,10 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=1e6, help="begin no round later")
     parser.add_argument("--only", nargs="*", default=[])
     parser.add_argument("--keep", type=Path, help="keep recordings and outputs there")
+    parser.add_argument("--again", type=Path, help="predict again from an earlier --out and the recordings in --keep")
     arguments = parser.parse_args()
+    if arguments.again is not None:
+        return again(arguments)
     started = time.perf_counter()
     todo = {k: v for k, v in workloads(arguments.cases).items() if not arguments.only or k in arguments.only}
     with tempfile.TemporaryDirectory() as temporary:
@@ -195,6 +198,21 @@ def main() -> int:
                 text = write(sorted(rows, key=lambda row: list(todo).index(str(row["name"]))), arguments)
     print(text)
     return int(any("failed" in row for row in rows))
+
+
+def again(arguments: argparse.Namespace) -> int:
+    """The table with the measured columns of an earlier run, and predictions of today's code from its recordings."""
+    earlier = msgspec.json.decode(arguments.again.read_bytes())
+    for row in earlier["rows"]:
+        recordings = sorted(arguments.keep.glob(f"{row['name']}-2*"))
+        if recordings:
+            row |= predicted(str(recordings[0]))
+    text = f"{earlier['about']}; ms a step, medians of runs\n\n{table(earlier['rows'])}\n"
+    if arguments.out:
+        arguments.out.write_bytes(msgspec.json.encode(earlier))
+        arguments.out.with_suffix(".md").write_text(text)
+    print(text)
+    return 0
 
 
 def write(rows: list[dict[str, object]], arguments: argparse.Namespace) -> str:

@@ -78,9 +78,12 @@ class Changes:
             return self._less_host(replace(costs, latency_ns=latency), removal.calls, keep_ns=self.graph.launch_ns)
         if least:
             return costs
-        if how == "drop":
-            rows = np.where(removal.ops != NONE, removal.ops, removal.calls)
-            return self._drop_works(self._less_host(costs, rows, making=self._making(rows)), inside)
+        rows = np.where(removal.ops != NONE, removal.ops, removal.calls)
+        making, made = self._making(rows)
+        if how == "drop" or (
+            how == "pinned_upload" and len(made) and made.all()
+        ):  # numbers of Python are made a tensor once, not uploaded faster
+            return self._drop_works(self._less_host(costs, rows, making=making), inside)
         own[stopped] = 0
         if how == "no_wait":
             scalar = inside & self.download & (self.nbytes <= _SCALAR)
@@ -145,8 +148,8 @@ class Changes:
             latency_ns=np.where(works, _GONE, costs.latency_ns),
         )
 
-    def _making(self, rows: Ids | Ints) -> Union:
-        """For each span the time in which its thread made a tensor of Python numbers, to upload it there.
+    def _making(self, rows: Ids | Ints) -> tuple[Union, Bools]:
+        """For each span the time in which its thread made a tensor of Python numbers to upload, and whether it did.
 
         That is from `aten::empty` before it, over the numbers (in no operator), to `aten::lift_fresh` after it.
         """
@@ -154,6 +157,7 @@ class Changes:
         parent = spans.parent
         op = (spans.kind == Kind.OP) & ((parent == NONE) | (spans.kind[parent] != Kind.OP))
         starts, ends = spans.start_ns[rows].copy(), _ends(spans, rows)
+        found = np.zeros(len(rows), np.bool_)
         empty, lift = trace.name_rows("aten::empty"), trace.name_rows("aten::lift_fresh", "aten::detach_")
         for track in np.unique(spans.track[rows]):
             tops = np.flatnonzero(op & (spans.track == track))
@@ -162,9 +166,10 @@ class Changes:
             before, after = tops[np.maximum(at - 1, 0)], tops[np.minimum(at + 1, len(tops) - 1)]
             last = tops[np.minimum(at + 2, len(tops) - 1)]
             made = empty[before] & lift[after] & (at > 0)
+            found[mine] = made
             starts[mine[made]] = spans.start_ns[before[made]]
             ends[mine[made]] = _ends(spans, np.where(lift[last], last, after))[made]
-        return starts, ends
+        return (starts, ends), found
 
     def _less_host(self, costs: Costs, rows: Ids | Ints, *, keep_ns: int = 0, making: Union | None = None) -> Costs:
         """Without the host time of these spans (or with `keep_ns` of each), or without the times given."""

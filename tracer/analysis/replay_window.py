@@ -11,7 +11,8 @@ from tracer.analysis.stalls import Stalls
 from tracer.trace import NONE, Ints, Kind, Steps, Trace
 
 _REPEATS = 4  # a wait that comes less often makes no loop
-_ENOUGH = 5  # untraced steps before the window that tell the program's pace
+_ENOUGH = 5  # steps that tell a pace
+_SLOW, _RARE = 1.15, 2.0  # a first step of more than so many medians was slowed; any other of more is an accident
 _EVEN, _UNEVEN = (
     2,
     5,
@@ -48,6 +49,7 @@ def _of_steps(trace: Trace, launches: Launches, steps: Steps) -> Window | None:
         return None
     track = int(steps.track[traced[0]])
     mine = traced[steps.track[traced] == track]
+    mine = mine[_ordinary(steps.dur_ns[mine])]
     low, high = int(steps.start_ns[mine].min()), int((steps.start_ns + steps.dur_ns)[mine].max())
     starts = trace.spans.start_ns[launches.call]
     if not np.any((starts >= low) & (starts < high)):
@@ -58,6 +60,24 @@ def _of_steps(trace: Trace, launches: Launches, steps: Steps) -> Window | None:
     outside = before if len(before) >= _ENOUGH else outside
     untraced = int(np.median(steps.dur_ns[outside])) if len(outside) else None
     return Window(trace.tracks[track].rank, track, low, high, len(mine), untraced)
+
+
+def _ordinary(dur_ns: Ints) -> slice:
+    """Which recorded steps to replay: no first one that the opening of the window slowed, no rare accident.
+
+    The longest row without one is taken. Steps that are longer now and then by the program's own doing stay: an
+    accident is rare, and far longer than the others.
+    """
+    if len(dur_ns) < _ENOUGH:
+        return slice(None)
+    median = np.median(dur_ns)
+    begin = int(dur_ns[0] > _SLOW * median)
+    rare = np.flatnonzero(dur_ns[begin:] > _RARE * median) + begin
+    if not len(rare) or len(rare) > len(dur_ns) // 5:
+        return slice(begin, None)
+    starts, stops = np.append(begin, rare + 1), np.append(rare, len(dur_ns))
+    longest = int(np.argmax(stops - starts))
+    return slice(int(starts[longest]), int(stops[longest]))
 
 
 def _of_repeats(trace: Trace, launches: Launches, stalls: Stalls) -> Window | None:
