@@ -53,4 +53,6 @@ class Ids32:
         try:
             return np.fromiter(map(self._known.__getitem__, keys), np.int32, len(keys))
         except KeyError:
-            return np.fromiter(map(self.id, keys), np.int32, len(keys))
+            for key in dict.fromkeys(keys):  # in their order, not a set's: ids must not change from run to run
+                self.id(key)
+            return np.fromiter(map(self._known.__getitem__, keys), np.int32, len(keys))
