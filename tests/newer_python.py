@@ -40,7 +40,7 @@ def _unpack(root: Path) -> None:
             raise RuntimeError(reason)
         pytest.skip(reason)
     command = ["debootstrap", "--variant=minbase", f"--include={PACKAGES}", RELEASE, str(root), MIRROR]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=280)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=850)
     if done.returncode:
         raise RuntimeError(f"{' '.join(command)}:\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
 

@@ -10,6 +10,8 @@ import pytest
 from tests.newer_python import newer_python, run_checks
 from tracer.recording.lines import Recorder
 
+pytestmark = pytest.mark.timeout(900)  # unpacking takes a minute, or several beside other work
+
 CHECKS = sorted((Path(__file__).parent / "newer").glob("check_*.py"))
 
 
