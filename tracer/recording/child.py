@@ -26,9 +26,9 @@ from tracer.recording import runs
 from tracer.recording.begin import goes_by_time, is_helper, may_have_gpu, when_cuda_is_up
 from tracer.recording.capture import Capture
 from tracer.recording.exits import Exits, undisturbed
-from tracer.recording.rivals import Rivals
 from tracer.recording.steps import RANKS, StepHooks
 from tracer.recording.stopping import Stopping
+from tracer.recording.truce import Truce
 from tracer.recording.window import WHOLE_PROGRAM_S, Phase, Plan
 
 _NO_STEP_S = 30.0  # after so long without any step, a window of seconds is recorded instead
@@ -63,7 +63,7 @@ class Child:
         self._stopping = Stopping(folder, self._plan)
         self._capture: Capture | None = None
         self._hooks: StepHooks | None = None
-        self._rivals: Rivals | None = None
+        self._truce: Truce | None = None
         self._exits: Exits | None = None
 
     # Before anything happens.
@@ -74,7 +74,7 @@ class Child:
 
         recording._current.append(self)
         self._hooks = StepHooks(self._run.window.step_from, self.boundary)
-        self._rivals = Rivals(self._our_profiler, self)
+        self._truce = Truce(self._plan, self._locked)
         if at_once or torch.cuda.is_initialized():
             self.arm()
         elif may_have_gpu():
@@ -157,13 +157,17 @@ class Child:
         if capture is None:
             plan.at(self.number)
             return
-        if plan.phase is Phase.WAITING and plan.due(self.number) and self._stand_back(capture):
+        if self._truce is not None:
+            self._truce.number, self._truce.capture = self.number, capture
+        if plan.phase is Phase.WAITING and plan.due(self.number) and self._stands_back(capture):
             capture.stamp(now, self.number, capture.open_now)
             return
         before = plan.phase
         if before is Phase.WAITING and plan.due(self.number) and capture.over:
             capture.end()
             capture = self._capture = self._new_capture()
+            if self._truce is not None:
+                self._truce.capture = capture
         after = plan.at(self.number)
         if before is not Phase.WARMING or after is Phase.OPEN:
             capture.stamp(now, self.number, after is Phase.OPEN)
@@ -181,6 +185,18 @@ class Child:
                 capture.step(self.number)
             else:
                 self._open(capture)
+
+    def _stands_back(self, capture: Capture) -> bool:
+        if self._truce is None:
+            return False
+        return self._truce.stands_back(capture)
+
+    @_guarded
+    def _locked(self, call: Callable[[], None]) -> None:
+        """For what happens between boundaries."""
+        with self._lock:
+            if self._alive:
+                call()
 
     def _open(self, capture: Capture) -> None:
         capture.open(self.number)
@@ -243,52 +259,6 @@ class Child:
             plan.whole_program(WHOLE_PROGRAM_S)
             self._ask()
 
-    # The program's own profiler.
-
-    def _our_profiler(self) -> Any:
-        profiler = self._capture.profiler if self._capture is not None else None
-        return profiler.inner if profiler is not None else None
-
-    @property
-    def place(self) -> Path | None:
-        """Where a copy of what their profiler saves may be kept."""
-        return self._capture.session.folder if self._capture is not None else None
-
-    def _stand_back(self, capture: Capture) -> bool:
-        """Whether the program's own profiler has the session, or waits for it."""
-        if self._rivals is None or not self._rivals.present:
-            return False
-        if self._rivals.running:
-            capture.open_theirs(self.number)
-        return True
-
-    @_guarded
-    def before_theirs(self) -> None:
-        """Theirs is about to take the session: end ours."""
-        capture, plan = self._capture, self._plan
-        if capture is None or not self._alive:
-            return
-        with self._lock:
-            if plan.phase is Phase.OPEN:
-                capture.close(self.number, "the program started its own torch.profiler, so the window ended before")
-                plan.drop()
-            elif plan.phase is Phase.WARMING:
-                capture.cancel()
-                plan.again()
-
-    @_guarded
-    def theirs(self, *, running: bool) -> None:
-        """Theirs has started, or is about to end."""
-        capture, plan = self._capture, self._plan
-        if capture is None or not self._alive or capture.over or plan.phase is not Phase.WAITING:
-            return
-        with self._lock:
-            if running and plan.due(self.number):
-                capture.open_theirs(self.number)
-            elif not running and capture.open_now:
-                capture.close_theirs(self.number)
-                plan.drop()
-
     # The end.
 
     @_guarded
@@ -314,8 +284,8 @@ class Child:
             capture.close(self.number, "" if whole else short)
         elif plan.phase is Phase.WARMING:
             capture.cancel()
-        if not capture.recorded and self._rivals is not None and self._rivals.has_recorded:
-            capture.adopt(self._rivals)
+        if self._truce is not None:
+            self._truce.adopt(capture)
         capture.end("" if capture.over else self._never_opened(why))
 
     def _never_opened(self, why: str) -> str:
@@ -341,7 +311,7 @@ class Child:
         self._alive = False
         if self in recording._current:
             recording._current.remove(self)
-        for hooks in (self._hooks, self._rivals, self._exits):
+        for hooks in (self._hooks, self._truce, self._exits):
             if hooks is not None:
                 hooks.remove()
 
@@ -350,8 +320,8 @@ class Child:
         self._lock = RLock()
         if self._capture is not None:
             self._capture.forget()
-        if self._rivals is not None:
-            self._rivals.forget()
+        if self._truce is not None:
+            self._truce.forget()
         self._unhook()
 
 
