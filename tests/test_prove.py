@@ -5,16 +5,20 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from torch.autograd import DeviceType
 
 from tracer.commands.prove import as_text
 from tracer.config import Config, Run, Window
 from tracer.errors import UsageError
 from tracer.recording.proof import Proof, with_interval
 from tracer.recording.prove import examine_values, prove, prove_fix
+from tracer.recording.prove_child import sequence
 from tracer.recording.prove_runner import Plan, Runner
+from tracer.recording.values import RANGE
 
 WINDOW = Window(skip=3, steps=4)
 TRAINING = """
@@ -173,3 +177,77 @@ def test_a_proof_reads_as_sentences():
     assert "A step takes 8.00 ms as it is, 5.00 ms with values replayed: 3.00 ms (37.5%) less." in text
     assert "12.0 us a step" in text
     assert Path("train").name in proof.program
+
+
+@dataclass(frozen=True)
+class Event:
+    """A row of torch's profiler, as it looks on a CUDA machine."""
+
+    what: str
+    start: int
+    end: int
+    number: int  # correlation
+    link: int = 0  # the operator that it belongs to
+    on_gpu: bool = False
+    thread: int = 1
+
+    def name(self):
+        return self.what
+
+    def device_type(self):
+        return DeviceType.CUDA if self.on_gpu else DeviceType.CPU
+
+    def start_ns(self):
+        return self.start
+
+    def duration_ns(self):
+        return self.end - self.start
+
+    def start_thread_id(self):
+        return self.thread
+
+    def correlation_id(self):
+        return self.number
+
+    def linked_correlation_id(self):
+        return self.link
+
+    def is_user_annotation(self):
+        return self.what == RANGE
+
+
+def test_the_work_of_a_read_itself_is_no_work_of_the_program():
+    # Operators count 1, 2, 3...; runtime calls and GPU work 101, 102...: a call and an operator may share a number.
+    step = [
+        Event("aten::mm", 0, 10, 1),
+        Event("cudaLaunchKernel", 2, 4, 101, link=1),
+        Event("gemm", 20, 60, 101, link=1, on_gpu=True),
+        Event("aten::nonzero", 30, 50, 3),
+    ]
+    recorded = [
+        *step,
+        Event("aten::_local_scalar_dense", 12, 28, 2),  # begins before the range that our kernel opens in it
+        Event(RANGE, 13, 27, 90),
+        Event("cudaMemcpyAsync", 14, 15, 1, link=2),  # shares its number with aten::mm
+        Event("Memcpy DtoH (Device -> Pinned)", 61, 62, 102, link=2, on_gpu=True),
+        Event(RANGE, 31, 49, 91),
+        Event("DeviceReduceKernel", 63, 64, 103, link=3, on_gpu=True),
+        Event(RANGE, 61, 62, 92, on_gpu=True),
+    ]
+    replayed = [
+        *step,
+        Event("aten::_local_scalar_dense", 12, 14, 2),
+        Event(RANGE, 31, 49, 91),
+        Event("aten::nonzero_static", 32, 48, 4),
+        Event("flag_kernel", 63, 64, 103, link=4, on_gpu=True),
+        Event("aten::count_nonzero", 32, 33, 5),
+        Event("Memset (Device)", 62, 63, 102, link=5, on_gpu=True),
+    ]
+
+    assert sequence(recorded, on_gpu=True) == sequence(replayed, on_gpu=True) == ["gemm"]
+
+
+def test_other_work_of_the_program_is_seen():
+    more = [Event("aten::add", 30, 40, 7), Event("add_kernel", 70, 80, 110, link=7, on_gpu=True)]
+
+    assert sequence(more, on_gpu=True) == ["add_kernel"]
