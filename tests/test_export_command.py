@@ -150,3 +150,15 @@ def test_the_same_trace_gives_the_same_file(tmp_path):
     one, two = (write(trace, None, tmp_path / name).path.read_bytes() for name in ("a", "b"))
 
     assert one == two
+
+
+def test_the_worst_step_and_its_stall_are_in_view(tmp_path):
+    view = read_view(write(_steps(), None, tmp_path / "t.pftrace").path)
+
+    assert view is not None
+    assert view.stall is None  # nobody examined it
+    low, high = view.window
+    assert low >= 0
+    assert low <= 300_000 + 10_000  # step 13 lasts from 300 to 700 us
+    assert high >= 700_000 - 10_000
+    assert high <= 925_000

@@ -125,6 +125,7 @@ def test_there_is_no_error_and_no_dialog(ui):
 
 
 def test_stalls_are_red(ui, pictures):
+    ui.screenshot(pictures / "opened.png")
     rows = _pixels(ui.screenshot(pictures / "pinned.png", PINNED))
 
     # A stall's bar, not an icon or a letter: a long run of red, and below it more of the same.

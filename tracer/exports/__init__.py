@@ -1,1 +1,1 @@
-"""Files for viewers: a module offers `SUFFIX` and `write(trace, audit, path)`."""
+"""Files for viewers: a module offers `SUFFIX` and `write(trace, audit, path)`; names with an underscore are parts."""

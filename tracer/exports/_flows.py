@@ -45,12 +45,13 @@ def _stalls(scene: Scene) -> None:
 
 
 def _idle(scene: Scene) -> None:
-    """Idle time to the launch that ended it."""
+    """Idle time to the launch that ended it; not where the work was queued already and the launch had no part in it."""
     idle, spans = scene.idled, scene.trace.spans
     calls = np.full(len(idle), NONE, np.int32)
     known = idle.next_work != NONE
     calls[known] = scene.calls[idle.next_work[known]]
-    rows = np.flatnonzero(calls != NONE).astype(np.int32)
+    own = [i for i, text in enumerate(scene.strings.texts) if text in ("gpu.gap", "gpu.wait")]
+    rows = np.flatnonzero((calls != NONE) & ~np.isin(idle.cause, own)).astype(np.int32)
     calls = calls[rows]
     scene.arrows.add("idle", IDLE, rows, idle.start_ns[rows], HOST_SPAN, calls, spans.start_ns[calls])
 

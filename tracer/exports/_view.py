@@ -48,14 +48,14 @@ def make_view(scene: Scene, base_ns: int) -> View:
             stall = (int(stalled.start_ns[worst]), int(stalled.dur_ns[worst]))
         elif stall is not None:
             window = _step_of(steps, stall[0]) or _around(*stall)
-    if stall is not None and window is not None:
-        window = _centred(window, stall)
-    last = int(scene.trace.spans.end_ns.max(initial=base_ns)) - base_ns
+    if window is not None:
+        last = int(scene.trace.spans.end_ns.max(initial=base_ns))
+        window = _framed(window, stall, base_ns, last)
     tracks = [track for track in scene.trace.tracks if track.on_gpu]
     rows = ["Steps", "Host stalls", "Host's lead", "GPU idle, by cause"]
     few = len({(track.rank, track.device) for track in tracks}) <= 2
     return View(
-        window=None if window is None else (max(window[0] - base_ns, 0), min(window[1] - base_ns, last)),
+        window=None if window is None else (window[0] - base_ns, window[1] - base_ns),
         stall=None if stall is None else (stall[0] - base_ns, stall[1]),
         pins=tuple(rows if few else rows[:2]),
         expand=("^GPU .*", "^Host.*", r" \d+$"),
@@ -69,16 +69,24 @@ def _step_of(steps: Steps, time_ns: int) -> tuple[int, int] | None:
     return (int(steps.start_ns[at[0]]), int((steps.start_ns + steps.dur_ns)[at[0]])) if len(at) else None
 
 
-def _centred(window: tuple[int, int], stall: tuple[int, int]) -> tuple[int, int]:
-    """A window that holds the whole step with the stall in its middle, where the UI moves what it selects."""
-    middle = stall[0] + stall[1] // 2
-    half = max(middle - window[0], window[1] - middle)
-    return middle - half, middle + half
+def _framed(window: tuple[int, int], stall: tuple[int, int] | None, first: int, last: int) -> tuple[int, int]:
+    """A window inside the trace that holds the whole step with the stall near its middle.
+
+    The UI moves what it selects to the middle, and keeps the width unless it is there
+    already: then it zooms in. So the window is a little off the middle.
+    """
+    if stall is not None:
+        middle = stall[0] + stall[1] // 2
+        half = max(middle - window[0], window[1] - middle)
+        window = (middle - half, middle + half)
+    low, high = max(window[0], first), min(window[1], last)
+    off = (high - low) // 50
+    return (low - off, high - off) if low - off >= first else (low + off, min(high + off, last))
 
 
 def _around(start_ns: int, dur_ns: int) -> tuple[int, int]:
-    """A stall with as much before it and half as much after."""
-    return start_ns - dur_ns, start_ns + dur_ns + dur_ns // 2
+    """A stall with twice its length before and after it."""
+    return start_ns - 2 * dur_ns, start_ns + 3 * dur_ns
 
 
 def view_packet(view: View) -> Any:
