@@ -123,6 +123,23 @@ def test_a_recorder_that_fails_is_left_out(tmp_path: Path):
     assert "open failed" in ran.manifest["recorders"]["clocks"]["why"]
 
 
+def test_a_boundary_outside_the_window_costs_microseconds(tmp_path: Path):
+    child = child_of(tmp_path, skip=10**9, steps=1)
+    child.watch(at_once=True)
+    try:
+        times = []
+        for _ in range(50):
+            start = time.perf_counter_ns()
+            for _ in range(100):
+                child.boundary("tracer")
+            times.append(time.perf_counter_ns() - start)
+    finally:
+        child.finish()
+
+    assert min(times) / 100 < 20_000
+    assert child.number == 5000
+
+
 def test_a_window_opens_by_time_where_no_step_comes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     child = child_of(tmp_path, skip=3, steps=5)
     monkeypatch.setattr("tracer.recording.child._NO_STEP_S", 0.0)

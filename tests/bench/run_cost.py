@@ -3,7 +3,8 @@
     python tests/bench/run_cost.py [--rounds 7]
 
 Each round runs the loop in fresh processes: alone, and recorded with a window that
-never opens. Prints milliseconds a step (median of the loop's own steps) and the ratio.
+never opens. Prints milliseconds a step (median of the loop's own steps) and the ratio;
+before that, what one step boundary costs by itself.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 
 LOOP = """
@@ -50,6 +52,7 @@ def main() -> None:
     cuda = torch.cuda.is_available()
     where = torch.cuda.get_device_name() if cuda else platform.processor() or platform.machine()
     print(f"{where}, torch {torch.__version__}, Python {platform.python_version()}, {rounds} rounds of {steps} steps")
+    print(f"one step boundary outside the window: {boundary_us():.2f} us")
     for name, shape in (SHAPES if cuda else CPU_SHAPES).items():
         with tempfile.TemporaryDirectory() as folder:
             alone, recorded = measure(Path(folder), shape, rounds, steps)
@@ -58,6 +61,27 @@ def main() -> None:
             f"{name}: alone {statistics.median(alone):.3f} ms, under the tracer {statistics.median(recorded):.3f} ms, "
             f"ratio {statistics.median(ratios):.3f} (from {min(ratios):.3f} to {max(ratios):.3f})"
         )
+
+
+def boundary_us() -> float:
+    """Microseconds of one boundary while the window is far away: the least of many rounds."""
+    from tracer import config
+    from tracer.recording import runs
+    from tracer.recording.child import Child
+
+    record = config.Record(samples=False)
+    with tempfile.TemporaryDirectory() as folder:
+        run = runs.RunFile("r", "n", [], "script", config.Window(skip=10**9, steps=1), record, 0, time.time_ns())
+        child = Child(Path(folder), run)
+        child.watch(at_once=True)
+        best = float("inf")
+        for _ in range(200):
+            start = time.perf_counter()
+            for _ in range(100):
+                child.boundary("tracer")
+            best = min(best, time.perf_counter() - start)
+        child.finish()
+    return best / 100 * 1e6
 
 
 def measure(folder: Path, shape: str, rounds: int, steps: int) -> tuple[list[float], list[float]]:
