@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -113,6 +114,18 @@ def test_a_program_without_config_gets_the_defaults():
     assert config.run.command == ["python", "train.py", "--x"]
     assert config.window.skip == 3
     assert config.record.ranks == [0]
+
+
+def test_the_reference_shows_every_key_with_its_default():
+    path = CONFIGS / "reference.yaml"
+    config, text = load_config(path), path.read_text()
+
+    for section in ("window", "record", "output", "bench"):
+        assert getattr(config, section) == type(getattr(config, section))()
+    for section in ("run", "window", "record", "output", "bench"):
+        for key in getattr(config, section).__struct_fields__:
+            assert re.search(rf"^ +(# )?{key}:", text, re.MULTILINE), f"{section}.{key} is not shown"
+    assert re.search("^budget:", text, re.MULTILINE)
 
 
 @pytest.mark.parametrize("path", sorted(CONFIGS.glob("*.yaml")), ids=lambda path: path.name)
