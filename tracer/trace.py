@@ -112,8 +112,15 @@ class Track:
         return self.device != NONE
 
 
+class _Ending(Table):
+    """Keeps the column of ends once it was asked for."""
+
+    __slots__ = ("_ends",)
+    _ends: Ints
+
+
 @dataclass(frozen=True, slots=True, eq=False)
-class Spans(Table):
+class Spans(_Ending):
     """One row for each thing that took time, sorted by start, the outer first."""
 
     start_ns: Ints
@@ -127,8 +134,14 @@ class Spans(Table):
 
     @property
     def end_ns(self) -> Ints:
-        """When each span ended."""
-        return self.start_ns + self.dur_ns
+        """When each span ended. Computed once: rules ask a thousand times, and a large trace has millions of spans."""
+        try:
+            return self._ends
+        except AttributeError:
+            ends = self.start_ns + self.dur_ns
+            ends.setflags(write=False)
+            object.__setattr__(self, "_ends", ends)
+            return ends
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -15,6 +15,7 @@ import datetime
 import json
 import os
 import platform
+import re
 import resource
 import subprocess
 import sys
@@ -120,8 +121,17 @@ def in_stage(stage: str, path: Path) -> None:
         "hta": measure_hta,
     }
     found = measure[stage](path)
-    usage = resource.getrusage(resource.RUSAGE_SELF)
-    print(json.dumps(found | {"peak_mb": usage.ru_maxrss / 1024}))
+    print(json.dumps(found | {"peak_mb": peak_mb()}))
+
+
+def peak_mb() -> float:
+    """The most memory of this process; what the system keeps for it begins with that of the process that started it."""
+    try:
+        status = Path("/proc/self/status").read_text()
+    except OSError:
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    found = re.search(r"VmHWM:\s*(\d+) kB", status)
+    return int(found[1]) / 1024 if found else 0.0
 
 
 def best(stage: str, path: Path, repeats: int) -> dict[str, Any]:
