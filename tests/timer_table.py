@@ -50,7 +50,11 @@ def run_verdicts(recording: Path) -> dict[str, dict[int, tuple[str, float | None
     import tracer
 
     found: dict[str, dict[int, tuple[str, float | None]]] = {}
-    for finding in tracer.audit(str(recording)).findings:
+    audit = tracer.audit(str(recording))
+    for timer in audit.timers:
+        if timer.end:
+            found.setdefault(Path(timer.end.file).name, {})
+    for finding in audit.findings:
         if finding.rule.startswith("TIME") and finding.place:
             ratio = finding.details.get("ratio")
             found.setdefault(Path(finding.place.file).name, {})[finding.place.line] = (finding.kind, ratio)
