@@ -89,7 +89,8 @@ def _headline(audit: Audit, summary: Summary, numbers: int) -> str:
     if summary.idle_share < _SMALL:
         said = "waits of the host cost nothing that shows" if audit.findings else "nothing holds the host"
         return f"GPU busy {100 * (summary.busy_share or 0.0):.0f} % of the {summary.of}; {said}."
-    waits = _waits(costly, f"{show_ns(lost)} of {show_ns(summary.wall_ns)}") if lost >= _SEEN * summary.wall_ns else ""
+    seen = bool(costly) and lost >= _SEEN * summary.wall_ns
+    waits = _waits(costly, f"{show_ns(lost)} of {show_ns(summary.wall_ns)}") if seen else ""
     rest = {cause: ns / numbers for cause, ns in _rest(audit).items()}
     top = max(rest, key=lambda cause: rest[cause], default="")
     other = ""

@@ -130,7 +130,7 @@ def _of_launches(trace: Trace, launches: Launches, does: Bytes, limits: list[str
         text += f"; GPU records end {show_ns(high - last_work)} before the window does"
     inside = int(np.sum(good))
     limits.append(f"{text}; busy and idle are given only for the part with the other {inside} launches")
-    return (low, last_work), orphans, False
+    return (min(low, last_work), last_work), orphans, False
 
 
 def _at_the_end(trace: Trace, launches: Launches, rows: Ints) -> Bools:

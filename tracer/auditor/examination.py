@@ -85,7 +85,7 @@ def examine(trace: Trace, *, setup: bool = False) -> Examination:
         waits=waits,
         set_up=set_up,
         idle_ns=answers,
-        span_ns=_span(trace, steps, setup),
+        span_ns=max(_span(trace, steps, setup), 1),
         timers=judge_timers(trace, find_timings(trace, launches), blocking=is_blocking(trace, launches)),
     )
     findings, rows = run_rules(evidence)

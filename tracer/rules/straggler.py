@@ -70,7 +70,7 @@ def _finding(evidence: Evidence, rank: int, named: int, total: int, rows: Ids, w
     count = int(np.sum(waited > 0))
     text = f"rank {rank} waited {show_ns(total)} in {count} collectives, mostly for rank {named}"
     return Finding(
-        id=name_of(RULE, None, "collective", f"rank {named}", "", rank),
+        id=name_of(evidence, RULE, None, "collective", f"rank {named}", "", rank),
         rule=RULE.id,
         kind=RULE.kind,
         title=RULE.title,
