@@ -40,7 +40,8 @@ TEXTS = {
     "a full signature, torch 0.4": (
         "/opt/conda/conda-bld/pytorch_1503966894950/work/lib/THCUNN/SpatialClassNLLCriterion.cu:40: void "
         "cunn_SpatialClassNLLCriterion_updateOutput_kernel(T *, T *, T *, long *, T *, int, int, int, int, int, long) "
-        "[with T = float, AccumT = float]: block: [0,0,0], thread: [769,0,0] Assertion `t >= 0 && t < n_classes` failed.",
+        "[with T = float, AccumT = float]: block: [0,0,0], thread: [769,0,0] "
+        "Assertion `t >= 0 && t < n_classes` failed.",
         (
             "/opt/conda/conda-bld/pytorch_1503966894950/work/lib/THCUNN/SpatialClassNLLCriterion.cu",
             40,

@@ -3,7 +3,7 @@
     python tests/bench/locate_table.py [--cases FOLDER] [--jobs 8] [--only NAME ...] [--out FOLDER]
 
 Needs CUDA. Prints a Markdown table for the README; `--out` keeps the answers in full.
-A program's guilty line carries `# FAULT` (or, in the handed cases, `role=cause`).
+A program's guilty line carries `# FAULT` (or `role=cause`).
 """
 
 from __future__ import annotations

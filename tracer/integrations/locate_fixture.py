@@ -14,10 +14,13 @@ from typing import Any
 
 import pytest
 
+_WANTED: pytest.StashKey[bool] = pytest.StashKey()
+
 
 @pytest.fixture
-def locate() -> None:
+def locate(request: pytest.FixtureRequest) -> None:
     """Runs the test under progress marks; a CUDA error's note then names the line that launched it."""
+    request.node.stash[_WANTED] = True  # a fixture of the user's that bears the same name is none of ours
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -28,7 +31,7 @@ def pytest_configure(config: pytest.Config) -> None:
 @pytest.hookimpl(wrapper=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, Any, Any]:
     """Run the body of a test that asked for it under marks."""
-    if "locate" not in pyfuncitem.fixturenames:
+    if not pyfuncitem.stash.get(_WANTED, False):
         return (yield)
     from tracer.recording.locate import locate as located
 

@@ -28,6 +28,8 @@ import pytest
 if TYPE_CHECKING:
     from tracer.recording.ledger import Sync
 
+pytest_plugins = ["tracer.integrations.locate_fixture"]
+
 MARK = "no_implicit_sync"
 _FIX = "keep values on the GPU, or read them once after the loop"
 _RUNNERS = ("/_pytest/", "/pluggy/", "/tracer/integrations/", "/threading.py")
