@@ -25,12 +25,29 @@ DETAILS = ("low", "normal", "full")
 class Examined(Protocol):
     """What is used of an auditor's Examination."""
 
-    trace: Trace
-    evidence: Any
-    findings: tuple[Finding, ...]
-    held: Any
-    idle: Any
-    kinds: tuple[str, ...]
+    @property
+    def trace(self) -> Trace:
+        """What was examined."""
+
+    @property
+    def evidence(self) -> Any:
+        """The tables that the rules saw."""
+
+    @property
+    def findings(self) -> tuple[Finding, ...]:
+        """What was found."""
+
+    @property
+    def held(self) -> Any:
+        """Each time that the host was held."""
+
+    @property
+    def idle(self) -> Any:
+        """Each time that a GPU was idle."""
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """The class word of each stall."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -5,13 +5,19 @@ that would have been found without it, and waits for torch to be imported; a pro
 that never imports torch pays nothing more.
 """
 
+from __future__ import annotations
+
 import os
 import sys
+
+TYPE_CHECKING = False  # importing it from typing would take too long
+if TYPE_CHECKING:
+    from typing import Any
 
 _HERE = os.path.dirname(os.path.abspath(__file__))  # noqa: PTH100,PTH120 - pathlib takes too long here
 
 
-def _begin(folder):  # type: ignore[no-untyped-def]
+def _begin(folder: str) -> None:
     """Torch is there: start the recorder."""
     home = os.path.dirname(os.path.dirname(os.path.dirname(_HERE)))  # noqa: PTH120
     added = "tracer" not in sys.modules
@@ -45,10 +51,10 @@ def _begin(folder):  # type: ignore[no-untyped-def]
 class _Torch:
     """A finder that waits for `import torch`, and is gone after it."""
 
-    def __init__(self, folder):  # type: ignore[no-untyped-def]
+    def __init__(self, folder: str) -> None:
         self._folder = folder
 
-    def find_spec(self, name, path=None, target=None):  # type: ignore[no-untyped-def]
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
         """Find torch as usual, and have us called once it has been executed."""
         if name != "torch":
             return None
@@ -59,10 +65,11 @@ class _Torch:
                 break
         else:
             return None
-        loader, folder = spec.loader, self._folder
+        loader: Any = spec.loader
+        folder = self._folder
         execute = loader.exec_module
 
-        def exec_module(module):  # type: ignore[no-untyped-def]
+        def exec_module(module: Any) -> None:
             del loader.exec_module
             execute(module)
             _begin(folder)
@@ -73,7 +80,7 @@ class _Torch:
         return spec
 
 
-def _install():  # type: ignore[no-untyped-def]
+def _install() -> None:
     sys.path[:] = [entry for entry in sys.path if os.path.abspath(entry or ".") != _HERE]  # noqa: PTH100
     sys.path_importer_cache.pop(_HERE, None)
     folder = os.environ.get("TRACER_RUN")
@@ -85,7 +92,7 @@ def _install():  # type: ignore[no-untyped-def]
             file.write(f"{os.getpid()}\n")
 
 
-def _hand_over():  # type: ignore[no-untyped-def]
+def _hand_over() -> None:
     """Run the sitecustomize that stands behind this one; without any, let this import fail as it would have."""
     for finder in sys.meta_path:
         spec = finder.find_spec("sitecustomize", None)
@@ -93,11 +100,12 @@ def _hand_over():  # type: ignore[no-untyped-def]
             break
     else:
         raise ImportError("No module named 'sitecustomize'", name="sitecustomize")
-    module = sys.modules["sitecustomize"]
-    module.__spec__, module.__file__, module.__loader__ = spec, spec.origin, spec.loader
+    module, loader = sys.modules["sitecustomize"], spec.loader
+    module.__spec__, module.__file__, module.__loader__ = spec, spec.origin, loader
     del sys.modules["sitecustomize"]
     sys.modules["sitecustomize"] = module
-    spec.loader.exec_module(module)
+    if loader is not None:
+        loader.exec_module(module)
 
 
 try:  # noqa: SIM105 - contextlib takes too long here
