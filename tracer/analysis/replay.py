@@ -31,7 +31,9 @@ __all__ = ["HOW", "Prediction", "Removal", "predict"]
 _ERROR = 0.03  # a replay that is off by more predicts nothing
 _RATIO = 1.3  # recording that slows the program by more makes gains a range
 _EVENT_NS = 2_000.0  # what recording an op or call may have cost, where the program's own pace is unknown
-_DEAREST_EVENT_NS = 30_000.0
+_DEAREST_EVENT_NS = 10_000.0  # and what it costs at most: a busy machine pays more than the 1 to 6 us of a quiet one
+_TYPICAL_EVENT_NS = 4_000.0  # median of the recordings on an H200 whose pace tells it
+_ALIKE = 1.005  # paces that differ by less are the same
 _AHEAD = 0.95  # untraced steps that are shorter than this share of their GPU work were left by a host that ran ahead
 _MANY = 100  # steps from which one pass tells the pace: what is left to drain at its end no longer counts
 _BOUND = 0.9  # who is busy for this share of a step holds it
@@ -181,17 +183,27 @@ class _Predictor:
         return costs, others, "untraced", float(untraced), tuple(limits)
 
     def _fit(self, traced: Costs, first: Run, untraced: int) -> Costs:
-        """Each op and call cheaper by as much as makes the replay run at the program's own pace."""
-        if self._pace(first) <= untraced * 1.002:
-            return traced
+        """Each op and call cheaper by as much as makes the replay run at the program's own pace, as far as that goes.
+
+        Where waits hide the host, the pace tells little about it: of all that would do, the nearest to what
+        recording typically costs is taken.
+        """
+        fastest = self._pace(self._run(faster_host(self.graph, traced, _DEAREST_EVENT_NS)))
+        goal = max(float(untraced), fastest)
+        least = self._event_cost(traced, goal * _ALIKE) if self._pace(first) > goal * _ALIKE else 0.0
+        most = self._event_cost(traced, goal / _ALIKE) if fastest < goal / _ALIKE else _DEAREST_EVENT_NS
+        return faster_host(self.graph, traced, min(max(_TYPICAL_EVENT_NS, least), max(most, least)))
+
+    def _event_cost(self, traced: Costs, pace: float) -> float:
+        """The least cost of an op or call without which the replay is as fast as this."""
         low, high = 0.0, _DEAREST_EVENT_NS
-        for _ in range(12):
+        for _ in range(9):
             middle = (low + high) / 2
-            if self._pace(self._run(faster_host(self.graph, traced, middle))) > untraced:
+            if self._pace(self._run(faster_host(self.graph, traced, middle))) > pace:
                 low = middle
             else:
                 high = middle
-        return faster_host(self.graph, traced, low)
+        return high
 
     def _busy(self, costs: Costs) -> float:
         """GPU work of a step, what overlaps counted once."""
