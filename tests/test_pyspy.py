@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from tests.shared import CASES
 from tracer.analysis.places import Places
+from tracer.auditor import examine
 from tracer.building import TraceBuilder
 from tracer.errors import TraceError
 from tracer.readers import load, pyspy
@@ -175,6 +176,7 @@ def test_cf02_the_zero_is_found_from_functions_that_both_saw():
     assert abs(offset - 9 * MS) < MS
     assert error < MS
     [sync] = np.flatnonzero(trace.name_rows("cudaStreamSynchronize"))
+    assert any("samples are placed to within" in limit for limit in examine(trace).evidence.trust.limits)
     place = Places(trace).of_span(sync)
     assert (place.file, place.line, place.source) == ("train.py", 15, "samples")
 

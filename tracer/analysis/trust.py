@@ -195,6 +195,14 @@ def _of_samples(trace: Trace, limits: list[str]) -> None:
     count = len(trace.samples)
     if 0 < count < _FEW_SAMPLES:
         limits.append(f"only {count} samples were taken: too few to give shares of time from them")
+    error, offset = (trace.meta.get(f"recorder.samples.{key}", "") for key in ("clock_error_ns", "offset_ns"))
+    if count and error.isdigit():
+        how = (
+            f" (their clock began {show_ns(int(offset))} after the trace's, by functions that both saw)"
+            if offset
+            else ""
+        )
+        limits.append(f"samples are placed to within {show_ns(int(error))}{how}")
 
 
 def _of_compilation(trace: Trace, limits: list[str]) -> None:
