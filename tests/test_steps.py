@@ -56,3 +56,9 @@ def test_a_window_of_seconds_has_no_steps_though_our_profiler_marks_one(timeline
 
     assert len(find_steps(trace)) == 0
     assert source_of(trace) == "time"
+
+
+def test_a_number_that_no_program_counts_to_is_no_step(timeline):
+    rows = [(Kind.MARK, f"ProfilerStep#{10 ** (16 + n)}", CPU, 10 * n, 10 * n + 10) for n in range(5)]
+
+    assert find_steps(timeline(*rows)).number.tolist() == [10**16, 10**17]

@@ -13,7 +13,7 @@ import numpy as np
 from tracer.trace import Ints, Kind, Steps, Trace
 
 _BY_TIME = "time"  # a window of seconds: the one annotation in it is our own profiler's, and no step of the program
-_PROFILER_STEP = re.compile(r"ProfilerStep#?\s*(\d+)$")
+_PROFILER_STEP = re.compile(r"ProfilerStep#?\s*(\d{1,18})$")  # as many digits as a column holds
 
 
 def find_steps(trace: Trace) -> Steps:
