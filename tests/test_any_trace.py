@@ -2,7 +2,7 @@
 
 import dataclasses
 
-from hypothesis import given, settings
+from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from tests.conftest import CPU, CPU2, GPU, GPU1, GPU_S2, US, make_timeline
@@ -75,7 +75,7 @@ LABEL = st.tuples(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60, deadline=None, phases=(Phase.reuse, Phase.generate))  # to shrink these takes minutes
 @given(
     st.lists(st.one_of(HOST, DEVICE, LABEL), max_size=60),
     st.booleans(),
