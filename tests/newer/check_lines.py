@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import gc
 import itertools
+import os
 import sys
 import threading
 import time
@@ -442,3 +443,22 @@ def test_an_error_of_ours_never_reaches_the_program():
         split()
 
     assert "AttributeError" in recording.said["why"]
+
+
+def test_a_forked_child_records_nothing_and_pays_nothing():
+    recording = Recording()
+    recording.recorder.arm()
+    recording.recorder.open()
+    caller()
+    child = os.fork()
+    if not child:
+        recording.recorder.forked()
+        caller()
+        events = sys.monitoring.get_local_events(4, caller.__code__) if sys.monitoring.get_tool(4) else 0
+        os._exit(len(recording.recorder._waiting) + events)
+    status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    waiting = len(recording.recorder._waiting)
+    recording.recorder.close()
+
+    assert status == 0
+    assert waiting > 0

@@ -93,12 +93,8 @@ class Recorder(LineStacks):
     def close(self) -> dict[str, Any]:
         """Watch no more; what was seen, and which functions were too busy to be watched."""
         if self._tool >= 0:
-            monitoring = MONITORING
-            monitoring.set_events(self._tool, 0)
-            for watched in self._watched.values():
-                if watched is not None:
-                    monitoring.set_local_events(self._tool, watched.code, 0)
-            monitoring.free_tool_id(self._tool)
+            self._end_events()
+            MONITORING.free_tool_id(self._tool)
             self._tool = -1
             now = monotonic_ns()
             for thread in list(self._threads.values()):
@@ -127,10 +123,18 @@ class Recorder(LineStacks):
     def forked(self) -> None:
         """This is a child: its parent's window is not its own."""
         if self._tool >= 0:
-            MONITORING.set_events(self._tool, 0)
+            self._end_events()
             MONITORING.free_tool_id(self._tool)
             self._tool = -1
         self._on = False
+        self._waiting.clear()
+        self._lock = allocate_lock()  # the writing thread of the parent may have held it
+
+    def _end_events(self) -> None:
+        MONITORING.set_events(self._tool, 0)
+        for watched in self._watched.values():
+            if watched is not None:
+                MONITORING.set_local_events(self._tool, watched.code, 0)
 
     def _guarded(self, call: Callable[..., Any]) -> Callable[..., Any]:
         """What goes wrong in a callback would be raised in the program: it ends the recording of lines instead."""
@@ -140,10 +144,7 @@ class Recorder(LineStacks):
                 return call(*event)
             except Exception as error:
                 self._why = f"stopped by an error: {error!r}"
-                MONITORING.set_events(self._tool, 0)
-                for watched in self._watched.values():
-                    if watched is not None:
-                        MONITORING.set_local_events(self._tool, watched.code, 0)
+                self._end_events()
                 return None
 
         return guarded
