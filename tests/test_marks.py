@@ -197,6 +197,7 @@ def test_cuda_errors_are_told_from_others():
     assert is_cuda_error(RuntimeError("CUDA error: device-side assert triggered"))
     assert is_cuda_error(RuntimeError("Triton Error [CUDA]: an illegal memory access was encountered"))
     assert not is_cuda_error(RuntimeError("mat1 and mat2 shapes cannot be multiplied"))
+    assert not is_cuda_error(KeyError("CUDA error"))
 
 
 def test_cuda_errors_are_kept_with_their_frames_one_for_each_place(marks):

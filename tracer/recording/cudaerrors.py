@@ -12,7 +12,12 @@ _KEPT = 50
 
 
 def is_cuda_error(error: BaseException) -> bool:
-    """Whether an exception speaks of the CUDA device. torch raises RuntimeError before 2.8, libraries their own."""
+    """Whether an exception speaks of the CUDA device: a RuntimeError of torch, Triton or another library.
+
+    It is asked of every exception that is raised anywhere, so the type comes first.
+    """
+    if not isinstance(error, RuntimeError):
+        return False
     text = str(error)
     return "CUDA error" in text or "[CUDA]" in text or "cudaError" in text or "CUDA_ERROR" in text
 
