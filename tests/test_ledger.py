@@ -430,3 +430,40 @@ def test_a_forked_child_has_the_program_s_own_mode_and_hears_nothing():
     done = subprocess.run([sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, timeout=120)
 
     assert done.stdout == "0 [1]\n", done.stderr
+
+
+def test_a_kill_loses_no_more_than_the_last_second(tmp_path):
+    code = f"""
+        import os, pathlib, signal, time, torch
+        torch._C._cuda_set_sync_debug_mode = lambda mode: None
+        torch._C._cuda_get_sync_debug_mode = lambda: 0
+        torch.cuda._lazy_call = lambda call: call()
+        from tracer import config
+        from tracer.recording import ledger
+        from tracer.recording.session import Session
+        from tracer.recording.syncwatch import SyncWatch
+        session = Session(pathlib.Path({str(tmp_path)!r}), config.Record())
+        recorder = ledger.Recorder(session, SyncWatch({SIGN!r}))
+        recorder.arm()
+        recorder.open()
+        session.start()
+        index = torch.tensor([1, 0, 1, 0], dtype=torch.uint8)
+        end, count = time.monotonic() + 2.7, 0
+        while time.monotonic() < end:
+            torch.arange(4.0)[index]
+            count += 1
+            time.sleep(0.01)
+        print(count, time.monotonic_ns(), flush=True)
+        os.kill(os.getpid(), signal.SIGKILL)
+    """
+    done = subprocess.run([sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, timeout=120)
+    count, killed_ns = map(int, done.stdout.split())
+
+    rows, lost = read_chunks(tmp_path / "ledger.chunks")
+    syncs = [row for row in rows if row[0] == "sync"]
+    frames = {row[1]: row for row in rows if row[0] == "frame"}
+
+    assert lost == 0
+    assert 0 < len(syncs) <= count
+    assert killed_ns - syncs[-1][2] < 1_500_000_000
+    assert all(frames[row[4]][3] == "<string>" for row in syncs)
