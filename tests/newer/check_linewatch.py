@@ -74,7 +74,7 @@ def watch(told):
     assert all(sys.monitoring.get_tool(tool) != "tracer marks" for tool in range(6))
 
 
-def test_a_line_goes_on_after_its_callee(watch, told, names):
+def test_a_line_goes_on_after_its_callee(names, watch, told):
     names["outer"]()
 
     assert [entry for entry in told if entry[0] != "raise"] == [
@@ -85,14 +85,14 @@ def test_a_line_goes_on_after_its_callee(watch, told, names):
     ]
 
 
-def test_lines_that_launch_nothing_stay_quiet(watch, told, names):
+def test_lines_that_launch_nothing_stay_quiet(names, watch, told):
     names["loop"]([])
     names["loop"]([])
 
     assert [entry for entry in told if entry[0] == "line"] == [("line", "loop", 11)] * 4
 
 
-def test_generators_hand_over_at_each_yield(watch, told, names):
+def test_generators_hand_over_at_each_yield(names, watch, told):
     names["consume"]()
 
     assert ("line", "numbers", 16) in told
@@ -100,7 +100,7 @@ def test_generators_hand_over_at_each_yield(watch, told, names):
     assert told.count(("line", "consume", 21)) == 2
 
 
-def test_caught_errors_are_told(watch, told, names):
+def test_caught_errors_are_told(names, watch, told):
     names["catch"]()
 
     assert ("raise", "library", 0) in told
