@@ -23,6 +23,7 @@ from tracer.trace import Frames, Kind, Samples
 
 PINNED = {"x": 250, "y": 120, "width": 1200, "height": 140}  # where the pinned rows are
 FIX = "keep"
+SAMPLE = Path(__file__).parents[1] / "traces" / "samples" / "quickstart-h200"
 ROWS_OF_GPU = [
     "GPU busy",
     "Queue depth",
@@ -160,6 +161,38 @@ def test_a_click_on_a_stall_says_cause_line_and_fix(ui, pictures):
     assert "IS01.py:21" in text
     assert "SYNC001" in text
     assert FIX in text
+
+
+def test_a_recording_opens_on_its_worst_step(pictures):
+    """The committed sample: steps, stalls, findings, lines of the program, samples."""
+    with serve("--offline", str(SAMPLE)) as address, Ui(address) as opened:
+        names = _names(opened)
+        pinned = _names(opened, "trace.workspace.pinnedTracks")
+        low, high = opened.evaluate(
+            "const shown = trace.timeline.visibleWindow; const low = Number(shown.start.integral);"
+            "return [low, low + shown.duration]"
+        )
+        start, dur = opened.evaluate(
+            "const sql = \"select ts, dur from slice where category = 'step' order by dur desc\";"
+            "const row = (await trace.engine.query(sql)).iter({});"
+            "return [Number(row.get('ts')), Number(row.get('dur'))]"
+        )
+        category = opened.evaluate("return trace.selection.selection.category")
+        opened.evaluate(
+            "[...document.querySelectorAll('.pf-details-shell *')]"
+            ".find((e) => e.children.length === 0 && e.textContent === 'Arguments')?.scrollIntoView();"
+        )
+        opened.screenshot(pictures / "trace.png")
+        problems = opened.problems()
+
+    assert problems == []
+    assert pinned == ["Steps", "Host stalls", "Host's lead", "GPU idle, by cause"]
+    assert category == "stall"
+    assert any(name.startswith("main thread: lines") for name in names)
+    # The whole worst step is in view, and not much more than twice its length.
+    assert low <= start + dur * 0.05
+    assert high >= start + dur * 0.95
+    assert high - low < 2.2 * dur
 
 
 def test_an_area_shows_a_flame_graph(tmp_path, pictures):

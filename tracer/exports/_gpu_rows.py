@@ -35,7 +35,7 @@ def gpu_rows(scene: Scene, rank: int, device: int) -> Iterator[Row]:
         yield from _stream_rows(scene, int(track), key, 100 + place)
     yield from _copy_rows(scene, tracks, key)
     yield from _idle_rows(scene, rank, device, key)
-    yield from counter_rows(scene, rank, device, key, 905)
+    yield from counter_rows(scene, rank, device, key, 999)
     yield from _mark_rows(scene, tracks, key)
 
 

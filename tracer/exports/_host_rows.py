@@ -171,19 +171,33 @@ def line_text(scene: Scene, frame: int) -> str:
 
 
 def counter_rows(scene: Scene, rank: int, device: int, parent: str, place: int = 0) -> Iterator[Row]:
-    """Recorded counters of a device, or (device NONE) of a rank's process: memory, above all."""
+    """Recorded counters of a device, or (device NONE) of a rank's process: memory, above all. They start folded."""
     counters, tracks = scene.trace.counters, scene.trace.tracks
     if not len(counters):
         return
     # A counter without a track is of the only rank there is, or of the first.
     ranks = np.array([*(track.rank for track in tracks), min(track.rank for track in tracks)])
     mine = np.flatnonzero((counters.device == device) & (ranks[counters.track] == rank))
-    for name in np.unique(counters.name[mine]):
+    if not len(mine):
+        return
+    key = f"{parent} memory"
+    yield Row(key, f"Memory{scene.of_gpu(rank, device) if device != NONE else ''}", parent, place, heading=True)
+    names = sorted(np.unique(counters.name[mine]).tolist(), key=lambda name: scene.trace.names[name])
+    for number, name in enumerate(names):
         rows = mine[counters.name[mine] == name]
         rows = rows[np.argsort(counters.time_ns[rows], kind="stable")]
         text = scene.trace.names[name]
-        unit = "bytes" if any(word in text.lower() for word in ("byte", "memory", "alloc", "reserved")) else "count"
         values = counters.value[rows]
         whole = values.astype(np.int64) if np.all(values == np.rint(values)) else values
-        counter = Counter(counters.time_ns[rows], whole, unit)
-        yield Row(f"{parent} counter {text}", text, parent, place, "As recorded.", counter=counter)
+        counter = Counter(counters.time_ns[rows], whole, _unit_of(text))
+        yield Row(f"{key} {text}", text, key, number, "As recorded.", counter=counter)
+
+
+def _unit_of(counter: str) -> str:
+    """Bytes, unless the name counts events."""
+    words = counter.lower().split()
+    if any(word in words for word in ("allocations", "retries", "frees", "count", "blocks", "utilization")):
+        return "count"
+    if "out of memory" in counter.lower():
+        return "count"
+    return "bytes" if any(word in counter.lower() for word in ("byte", "memory", "alloc", "reserved")) else "count"

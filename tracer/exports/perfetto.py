@@ -9,7 +9,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -78,12 +78,12 @@ def write(
 def write_scene(scene: Scene, path: Path, *, compress: bool = True, notes: tuple[str, ...] = ()) -> Written:
     """Write what is in a scene."""
     draw_arrows(scene)
-    low, high = _bounds(scene)
-    scale = Scale(low, max(1, -(-int(high - low + 1).bit_length() // 7)), _seed(scene.trace), scene.strings)
+    rows = list(all_rows(scene))
+    low, high = _bounds(scene, rows)
+    scale = Scale(low, max(1, -(-(high - low).bit_length() // 7)), _seed(scene.trace), scene.strings)
     scale.arrow_base = scale.uuid("arrows") >> 32 << 32
     slices = counters = 0
     with Output(path, compress=compress) as out:
-        rows = list(all_rows(scene))
         out.add(_opening(scene, scale))
         out.add(_framed(view_packet(make_view(scene, low)).SerializeToString()))
         for row in rows:
@@ -114,28 +114,14 @@ def all_rows(scene: Scene) -> Iterator[Row]:
         yield from gpu_rows(scene, rank, device)
 
 
-def _bounds(scene: Scene) -> tuple[int, int]:
-    trace = scene.trace
-    starts: list[int] = []
-    ends: list[int] = []
-    spans, lines = trace.spans, trace.lines
-    for start, end in (
-        (spans.start_ns, spans.end_ns),
-        (lines.start_ns, lines.start_ns + lines.dur_ns),
-        (scene.idled.start_ns, scene.idled.start_ns + scene.idled.dur_ns),
-        (trace.samples.time_ns, trace.samples.time_ns),
-        (trace.counters.time_ns, trace.counters.time_ns),
-        (trace.reads.time_ns, trace.reads.time_ns),
-    ):
-        if len(start):
-            starts.append(int(start.min()))
-            ends.append(int(end.max()))
-    if len(scene.steps) and scene.steps.traced.any():
-        steps = scene.steps.take(scene.steps.traced)
-        starts.append(int(steps.start_ns.min()))
-        ends.append(int((steps.start_ns + steps.dur_ns).max()))
-    # Room at the end: the last bin of a counter reaches past the last slice.
-    return min(starts, default=0), max(ends, default=0) * 2 - min(starts, default=0) + 1_000_000
+def _bounds(scene: Scene, rows: Sequence[Row]) -> tuple[int, int]:
+    """The first and the last moment of anything that is drawn."""
+    times = [
+        part for row in rows for slices in row.slices for part in (slices.start_ns, slices.start_ns + slices.dur_ns)
+    ]
+    times += [row.counter.time_ns for row in rows if row.counter is not None]
+    times = [part for part in (*times, scene.trace.samples.time_ns) if len(part)]
+    return min((int(part.min()) for part in times), default=0), max((int(part.max()) for part in times), default=0)
 
 
 def _seed(trace: Trace) -> str:
