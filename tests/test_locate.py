@@ -274,7 +274,7 @@ def test_json_on_stdout_is_not_mixed_with_what_the_program_prints(tmp_path):
     script.write_text(PRELUDE + "print('hello from the program', flush=True)\nlaunch(901, fault=710)\nfail(710)\n")
 
     done = subprocess.run(
-        [sys.executable, "-m", "tracer", "locate", "--no-rerun", "--format", "json", "--", sys.executable, str(script)],
+        [sys.executable, "-m", "tracer", "locate", str(script), "--no-rerun", "--format", "json"],
         env={**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path])},
         capture_output=True,
         text=True,

@@ -85,4 +85,5 @@ def _read_settings(words: list[str]) -> Config:
     if words and words[0].endswith((".yaml", ".yml")):
         return read_settings(words)
     program = next((at for at, word in enumerate(words) if "=" not in word), len(words))
-    return read_settings([*words[:program], "--", *words[program:]])
+    python = ["python"] if words[program:] and words[program].endswith(".py") else []
+    return read_settings([*words[:program], "--", *python, *words[program:]])
