@@ -6,10 +6,14 @@ are written.
 
 from __future__ import annotations
 
+import contextlib
+import importlib
 import sys
-from collections.abc import Callable
+from _thread import get_ident
+from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -31,10 +35,44 @@ def _gather() -> Callable[[bool, bool, bool], Any]:
 
 def symbolize(caught: list[Any]) -> list[list[tuple[str, int, str]]]:
     """(file, line, function) of each frame, innermost first, without frames of this package."""
-    stacks = sys.modules["torch"]._C._profiler.symbolize_tracebacks(caught)
+    with _without_compiler():
+        stacks = sys.modules["torch"]._C._profiler.symbolize_tracebacks(caught)
     return [
         [(f["filename"], f["line"], f["name"]) for f in stack if not f["filename"].startswith(OWN)] for stack in stacks
     ]
+
+
+class _NoCompiler(ModuleType):
+    """Stands for torch._inductor to one thread: a compiler without generated code. All others get the real one."""
+
+    def __init__(self) -> None:
+        super().__init__("torch._inductor")
+        self._thread = get_ident()
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "codecache" and get_ident() == self._thread:
+            raise AttributeError(name)
+        return getattr(importlib.import_module("torch._inductor"), name)
+
+
+@contextlib.contextmanager
+def _without_compiler() -> Iterator[None]:
+    """Look names up without the compiler where the program has not loaded it.
+
+    torch asks it for the lines of generated code, and would import all of it for that:
+    a second of the program's time, and 800 modules that the program did not ask for.
+    """
+    torch = sys.modules["torch"]
+    if "torch._inductor" in sys.modules:
+        yield
+        return
+    stub = _NoCompiler()
+    torch.__dict__["_inductor"] = stub
+    try:
+        yield
+    finally:
+        if torch.__dict__.get("_inductor") is stub:
+            del torch.__dict__["_inductor"]
 
 
 class FrameTable:
