@@ -18,7 +18,7 @@ from tracer.analysis.replay import Removal, predict
 from tracer.analysis.stalls import find_stalls
 from tracer.analysis.steps import find_steps
 from tracer.readers import load
-from tracer.trace import NONE, Kind, WaitDetails
+from tracer.trace import NONE, Kind, Steps, WaitDetails
 
 US = 1_000
 
@@ -507,7 +507,8 @@ def test_a_window_may_have_fewer_works_than_the_trace_has_streams(timeline, stre
 
     trace = timeline(*steps_of(2, 20 * streams + 40, one_step))
 
-    assert not removing(trace, ("cudaStreamSynchronize", "no_wait")).replay.abstained
+    for how in ("no_wait", "drop", "pinned_upload", "later_download"):
+        assert not removing(trace, ("cudaStreamSynchronize", how), ("cudaMemcpyAsync", how)).replay.abstained
 
 
 def test_a_tensor_of_python_numbers_that_is_dropped_takes_its_making_with_it(timeline):
@@ -529,3 +530,148 @@ def test_a_tensor_of_python_numbers_that_is_dropped_takes_its_making_with_it(tim
 
     # Host: 230 - 205 = 25; stream: 51.
     assert likely_us(found) == pytest.approx(230 - 51, abs=1)
+
+
+def with_call(name, end, host_after, **extra):
+    """A step of a kernel launch, a call of `end` us, and host work."""
+
+    def one(t, c):
+        return [
+            (Kind.CALL, name, CPU, t, t + end, c + 5),
+            (Kind.CALL, "cudaLaunchKernel", CPU, t + end + 1, t + end + 6, c + 1),
+            (Kind.KERNEL, "gemm", GPU, t + end + 11, t + end + 31, c + 1),
+        ]
+
+    return steps_of(4, end + 6 + host_after, lambda t, n: one(t, 10 * n))
+
+
+def test_an_allocation_that_is_gone_gives_its_host_time_back(timeline):
+    found = removing(timeline(*with_call("cudaMalloc", 500, 94)), ("cudaMalloc", "no_alloc"))
+
+    assert likely_us(found) == pytest.approx(500, abs=1)
+    assert found.gains[0].bottleneck == "the host"
+
+
+def test_a_kernel_that_is_loaded_before_launches_as_fast_as_others(timeline):
+    # One launch in each step takes 2,000 us since it loads; the others take 5.
+    def one(t, c):
+        return [
+            (Kind.CALL, "cudaLaunchKernel", CPU, t, t + 2_000, c + 1),
+            (Kind.KERNEL, "cold", GPU, t + 2_003, t + 2_010, c + 1),
+            *(row for i in range(4) for row in small(t + 2_010 + 20 * i, c + 2 + i)),
+        ]
+
+    def small(t, c):
+        return [(Kind.CALL, "cudaLaunchKernel", CPU, t, t + 5, c), (Kind.KERNEL, "warm", GPU, t + 9, t + 12, c)]
+
+    trace = timeline(*steps_of(4, 2_100, lambda t, n: one(t, 10 * n)))
+    launches = find_launches(trace)
+    cold = np.flatnonzero((trace.spans.dur_ns == 2_000 * US) & trace.name_rows("cudaLaunchKernel"))
+    removal = Removal(0, cold.astype(np.int32), np.full(len(cold), NONE, np.int32), "loaded")
+
+    found = predict(trace, launches, find_stalls(trace, launches), find_steps(trace), [removal])
+
+    assert likely_us(found) == pytest.approx(2_000 - 5, abs=2)
+
+
+def test_a_download_that_is_read_a_step_later_is_short_and_holds_nobody(timeline):
+    # 5,000,000 bytes: 1,000 us as recorded, 100 us at the link's speed, after a kernel of 300 us.
+    def one(t, c):
+        return [
+            (Kind.CALL, "cudaLaunchKernel", CPU, t, t + 5, c + 1),
+            (Kind.KERNEL, "gemm", GPU, t + 10, t + 310, c + 1),
+            (Kind.OP, "aten::copy_", CPU, t + 6, t + 1_330),
+            (Kind.CALL, "cudaMemcpyAsync", CPU, t + 8, t + 1_315, c + 2),
+            (Kind.COPY, "Memcpy DtoH (Device -> Pageable)", GPU, t + 311, t + 1_311, c + 2, 5_000_000),
+            (Kind.CALL, "cudaStreamSynchronize", CPU, t + 1_316, t + 1_320, c + 3),
+        ]
+
+    found = removing(timeline(*steps_of(4, 1_400, lambda t, n: one(t, 10 * n))), ("aten::copy_", "later_download"))
+
+    assert likely_us(found) == pytest.approx(1_400 - 300 - 100 - 3, abs=4)
+
+
+def launch_bound_steps(length_us, untraced_us):
+    """Ten recorded steps of a host that launches ten small kernels, and ten untraced ones before."""
+
+    def one(t, c):
+        rows = [(Kind.OP, "aten::mul", CPU, t + 45 * i, t + 45 * i + 20) for i in range(10)]
+        rows += [(Kind.CALL, "cudaLaunchKernel", CPU, t + 45 * i + 5, t + 45 * i + 10, c + i + 1) for i in range(10)]
+        rows += [(Kind.KERNEL, "small", GPU, t + 45 * i + 14, t + 45 * i + 44, c + i + 1) for i in range(10)]
+        return [*rows, (Kind.CALL, "cudaStreamSynchronize", CPU, t + 456, t + 460, c + 20)]
+
+    rows = [row for n in range(10) for row in one(10_000 + n * length_us, 100 * n)]
+    trace = make_timeline(*rows)
+    main = next(i for i, track in enumerate(trace.tracks) if not track.on_gpu)
+    start = [*(n * untraced_us for n in range(10)), *(10_000 + n * length_us for n in range(10))]
+    steps = Steps.of(
+        start_ns=np.array(start) * US,
+        dur_ns=np.repeat([untraced_us, length_us], 10) * US,
+        number=np.arange(20),
+        track=np.full(20, main),
+        traced=np.repeat([False, True], 10),
+    )
+    return replace(trace, steps=steps)
+
+
+def test_gains_are_said_on_the_programs_own_clock_where_it_is_known():
+    found = removing(launch_bound_steps(500, 420), ("cudaStreamSynchronize", "no_wait"))
+
+    assert found.gains[0].clock == "untraced"
+    assert found.replay.recorded_ns == 500 * US
+    # On the traced clock the wait costs 5 us; on the program's own the host is faster and waits longer.
+    assert found.gains[0].likely_ns / 420e3 == pytest.approx(found.gains[0].share, abs=1e-3)
+    assert not any("slower" in limit for limit in found.limits)
+
+
+def test_a_recording_that_slowed_the_program_much_gives_a_range():
+    found = removing(launch_bound_steps(500, 350), ("cudaStreamSynchronize", "no_wait"))
+
+    assert any("1.43 times slower" in limit for limit in found.limits)
+    assert found.gains[0].low_ns <= found.gains[0].likely_ns
+
+
+def test_untraced_steps_that_are_shorter_than_their_gpu_work_tell_no_pace():
+    found = removing(launch_bound_steps(500, 200), ("cudaStreamSynchronize", "no_wait"))
+
+    assert found.gains[0].clock == "traced"
+    assert any("ran ahead" in limit for limit in found.limits)
+
+
+def test_a_replay_that_does_not_give_back_the_recording_predicts_nothing(timeline):
+    # Nothing in the trace says why the second kernel of a step runs before its launch.
+    def one(t, c):
+        return [
+            (Kind.CALL, "cudaLaunchKernel", CPU, t + 50, t + 55, c + 1),
+            (Kind.KERNEL, "early", GPU, t + 5, t + 45, c + 1),
+            (Kind.CALL, "cudaStreamSynchronize", CPU, t + 56, t + 60, c + 2),
+            (Kind.CALL, "cudaLaunchKernel", CPU, t + 61, t + 64, c + 3),
+            (Kind.KERNEL, "stuck", GPU, t + 20, t + 95, c + 3),
+            (Kind.CALL, "cudaStreamSynchronize", CPU, t + 65, t + 70, c + 4),
+        ]
+
+    found = removing(timeline(*steps_of(4, 100, lambda t, n: one(t, 10 * n))), ("cudaStreamSynchronize", "no_wait"))
+
+    if found.replay.error > 0.03:
+        assert found.gains == (None,)
+        assert "nothing is predicted" in found.replay.abstained
+    else:
+        assert found.gains[0] is not None
+
+
+def test_a_first_step_that_the_window_slowed_and_a_rare_accident_are_left_out(timeline):
+    lengths = [300, 170, 170, 170, 170, 170, 170, 900, 170, 170]
+    rows, t = [], 0
+    for n, length in enumerate(lengths):
+        rows += [
+            (Kind.MARK, f"ProfilerStep#{n}", CPU, t, t + length),
+            (Kind.CALL, "cudaLaunchKernel", CPU, t, t + 5, 10 * n + 1),
+            (Kind.KERNEL, "gemm", GPU, t + 10, t + 110, 10 * n + 1),
+            (Kind.CALL, "cudaStreamSynchronize", CPU, t + 6, t + 115, 10 * n + 2),
+        ]
+        t += length
+
+    found = removing(timeline(*rows), ("cudaStreamSynchronize", "no_wait"))
+
+    assert found.replay.recorded_ns == 170 * US
+    assert likely_us(found) == pytest.approx(170 - 101, abs=1)

@@ -137,8 +137,9 @@ class Changes:
         """For each item, whether it waits for a copy that its own call launched, among these works."""
         items, works = self.graph.items, self.graph.works
         target = items.target
-        own = (target >= 0) & (works.call[target] == items.row)
-        return np.asarray(own & inside[target], np.bool_)
+        work = np.maximum(target, 0)
+        own = (target >= 0) & (works.call[work] == items.row)
+        return np.asarray(own & inside[work], np.bool_)
 
     def _drop_works(self, costs: Costs, works: Bools) -> Costs:
         return replace(

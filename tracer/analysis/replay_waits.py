@@ -213,7 +213,7 @@ def _on_engines(trace: Trace, works: Works) -> list[Waits]:
 def _mark_first(waits: Waits, works: Works) -> Waits:
     """Of the rows of one call, the one whose target ends last carries the call's own time and comes first."""
     end = np.append(works.start_ns + works.dur_ns, np.iinfo(np.int64).min)
-    until = np.where(waits.target >= 0, end[waits.target], np.iinfo(np.int64).min)
+    until = np.where(waits.target >= 0, end[np.maximum(waits.target, 0)], np.iinfo(np.int64).min)
     order = np.lexsort((-until // 2, waits.row, waits.start_ns))
     waits = waits.take(order)
     first = np.concatenate(([True], waits.row[1:] != waits.row[:-1]))[: len(waits)]
