@@ -374,3 +374,10 @@ def test_a_file_cannot_speak_for_our_own_readers(read):
     trace = read(write(LAUNCH, **{"recorder.ledger": "no JSON", "complete": "false", "clock_error_ns": "x"}))
 
     assert not {"recorder.ledger", "complete", "clock_error_ns"} & set(trace.meta)
+
+
+def test_stamps_before_the_base_are_times_like_others(read):
+    trace = read(write([call("cudaLaunchKernel", -9_000, 500, 1), kernel("k", -3_000, 900, 1)]))
+
+    assert trace.origin_unix_ns == BASE_NS - 9_000
+    assert find_launches(trace).gap_ns.tolist() == [5_500]

@@ -137,7 +137,7 @@ class EventColumns:
         work = np.isin(kind, WORK)
         keep = (ts_ns > -MOST_NS) & (ts_ns < MOST_NS) & (dur_ns >= 0) & (dur_ns < MOST_NS)
         # Some CUPTI versions give zero stamps: that is no time.
-        keep &= np.where(work, ts_ns > 0, ts_ns != NONE)
+        keep &= (ts_ns != NONE) & ~(work & (ts_ns == 0))
         for what, rows in (("GPU records without a time", work), ("events without a time", ~work)):
             if lost := int((rows & ~keep).sum()):
                 self.losses[what] += lost
@@ -197,7 +197,7 @@ class EventColumns:
     # -- the rest -----------------------------------------------------------------------
 
     def _add_others(self, events: list[Any], ts_ns: Ints) -> None:
-        usable = ((ts_ns > 0) & (ts_ns < MOST_NS)).tolist()
+        usable = ((ts_ns != NONE) & (np.abs(ts_ns) < MOST_NS)).tolist()
         for event, ns, has_time in zip(events, ts_ns.tolist(), usable, strict=True):
             if event.ph == "M":
                 self._add_label(event)
