@@ -5,7 +5,7 @@ Runs the config's program in fresh processes, in turn, several times. Values tha
 waiting in another; where the two runs do not do the same work, nothing is claimed.
 
     python -m tracer prove config.yaml
-    python -m tracer prove config.yaml --rounds 9 window.steps=50
+    python -m tracer prove config.yaml window.steps=50 --rounds 9
     python -m tracer prove config.yaml --fix patched.py     is the patched script really faster?
 
 Outputs and checkpoints of the program are written by every run, replayed ones too.
@@ -26,6 +26,9 @@ _REPLACED = ("sync.item", "sync.shape", "sync.check")  # kinds of findings whose
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """What to run, how often, and against what."""
+    parser.usage = (
+        "%(prog)s CONFIG [key.path=value ...] [--fix PATCHED_SCRIPT] [--rounds N] [--no-predict] [--format NAME]"
+    )
     parser.add_argument("config", help="a YAML file with a `run` section")
     parser.add_argument("overrides", nargs="*", metavar="key.path=value", help="overrides one key of the config")
     parser.add_argument("--fix", metavar="PATCHED_SCRIPT", help="compare with this script instead")
