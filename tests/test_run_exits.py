@@ -145,3 +145,25 @@ def test_sigterm_looks_untouched_to_the_program(tmp_path: Path):
 
     assert ran.stdout == "0\n0\nhandled\nTrue\n0\n"
     assert ran.status == 0
+
+
+def test_a_second_ctrl_c_while_the_recording_is_written_says_nothing_of_us(tmp_path: Path):
+    # The second one comes while the recorder's own handler keeps it waiting, in the middle of writing.
+    twice = """
+import atexit, signal
+from tracer.recording.capture import Capture
+close = Capture.close
+def interrupted(self, *args):
+    signal.raise_signal(signal.SIGINT)
+    close(self, *args)
+Capture.close = interrupted
+atexit.register(print, "the program's own")
+signal.raise_signal(signal.SIGINT)
+"""
+    ran = run_tracer(tmp_path, LOOP + IN_THE_WINDOW + twice)
+
+    assert ran.status == 130
+    assert ran.stderr.splitlines()[-1] == "KeyboardInterrupt"
+    assert "Exception ignored" not in ran.stderr
+    assert ran.stdout == "the program's own\n"
+    assert ran.names.count("aten::linear") == 3

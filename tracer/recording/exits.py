@@ -62,7 +62,8 @@ class Exits:
         self._undo.clear()
 
     def _at_exit(self) -> None:
-        self._finish("")
+        with contextlib.suppress(KeyboardInterrupt):  # a Ctrl-C that came meanwhile has nothing left to end
+            self._finish("")
 
     def _wrap(self, name: str) -> None:
         original = getattr(os, name)

@@ -8,8 +8,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import json
+import os
+import tempfile
+import threading
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +23,7 @@ from tracer.recording import facts
 
 FILE = "kineto.json.gz"
 _PIECE = 1 << 20
+_WRONG_THREAD = b"External init callback must run in same thread"  # what Kineto says of any but the main thread
 
 
 class Profiler:
@@ -46,7 +52,8 @@ class Profiler:
 
     def prepare(self) -> None:
         """Warm up: buffers and callbacks are there, nothing is recorded."""
-        self.inner._prepare_trace()
+        with _without(_WRONG_THREAD):
+            self.inner._prepare_trace()
 
     def start(self) -> None:
         """Record from here on."""
@@ -156,3 +163,31 @@ def _experimental(record: config.Record) -> Any:
             return _ExperimentalConfig(**wanted)
         except TypeError:  # an older torch knows fewer
             wanted.popitem()
+
+
+@contextlib.contextmanager
+def _without(words: bytes) -> Iterator[None]:
+    """Keep lines with these words, which Kineto prints on threads other than the main one, off the program's stderr.
+
+    What else is written there meanwhile comes a moment later.
+    """
+    if threading.current_thread() is threading.main_thread():
+        yield
+        return
+    with contextlib.ExitStack() as stack:
+        try:
+            held = stack.enter_context(tempfile.TemporaryFile())
+            stderr = os.dup(2)
+        except OSError:  # the program has closed it, or the disk is full: nothing to keep it off, or nowhere to
+            yield
+            return
+        stack.callback(os.close, stderr)
+        os.dup2(held.fileno(), 2)
+        try:
+            yield
+        finally:
+            os.dup2(stderr, 2)
+            held.seek(0)
+            for line in held.read().splitlines(keepends=True):
+                if words not in line:
+                    os.write(stderr, line)
