@@ -27,6 +27,7 @@ class Wait:
     stack: tuple[tuple[str, int, str], ...] = (USER,)  # innermost first
     text: str = ""  # the user's line
     before: tuple[str, ...] = ()  # operators just before, on their own
+    after: tuple[str, ...] = ()  # and just after
     around: tuple[tuple[Kind, str], ...] = ()  # spans around the operators, the outermost first
     launch: str = "cudaLaunchKernel"
     thread: tuple[object, ...] = CPU
@@ -62,6 +63,8 @@ def trace_of(wait: Wait, times: int = 5) -> Trace:
             add(kind, name, cpu, start - 5 + depth, end + 20 - depth)
         for depth, name in enumerate(wait.ops):
             add(Kind.OP, name, cpu, start + depth, end + 10 - depth)
+        for j, name in enumerate(wait.after):
+            add(Kind.OP, name, cpu, end + 21 + 2 * j, end + 22 + 2 * j)
         if wait.copy:
             add(
                 Kind.CALL,

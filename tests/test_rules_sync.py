@@ -2,7 +2,9 @@
 
 import pytest
 
+from tests.conftest import CPU, GPU, make_timeline
 from tests.stories import TORCH, USER, Wait, findings_of
+from tracer.auditor import examine
 from tracer.rules import rule_modules
 from tracer.trace import Kind
 
@@ -55,6 +57,18 @@ CASES = {
     "one_hot": (Wait(("aten::one_hot", *ITEM), DOWN), "SYNC010", "sync.shape", "one_hot"),
     "upload": (Wait(TO, UP, 1 << 20, text="y = labels.to(dev)"), "SYNC011", "sync.h2d_pageable", "to"),
     "literal": (Wait(TO, UP, 16, text="a = torch.tensor([1, 2], device=d)"), "SYNC012", "sync.h2d_pageable", "tensor"),
+    "literal without its text": (
+        Wait(TO, UP, 16, after=("aten::lift_fresh", "aten::detach_")),
+        "SYNC012",
+        "sync.h2d_pageable",
+        "tensor",
+    ),
+    "list index by what follows": (
+        Wait(TO, UP, 24, after=("aten::lift_fresh", "aten::index")),
+        "SYNC013",
+        "sync.h2d_pageable",
+        "index",
+    ),
     "list index": (Wait(("aten::index", *TO), UP, 24), "SYNC013", "sync.h2d_pageable", "index"),
     "upload of pinned": (Wait(TO, UP_PINNED, 1 << 20), "SYNC014", "sync.h2d_pinned", "to"),
     "held upload": (
@@ -205,6 +219,18 @@ def test_a_loop_is_one_finding_with_a_count():
     (found,) = findings_of(Wait(ITEM, DOWN, text="total += float((p * g).sum())"), times=400)
 
     assert found.count == 400
+
+
+def test_the_number_of_a_step_makes_no_difference():
+    steps = [(Kind.MARK, f"ProfilerStep#{i}", CPU, 3_000 * i, 3_000 * i + 2_990) for i in range(6)]
+    frees = [(Kind.CALL, "cudaFree", CPU, 3_000 * i + 1_500, 3_000 * i + 1_900, 800 + i) for i in range(6)]
+    takes = [(Kind.CALL, "cudaMalloc", CPU, 3_000 * i + 100, 3_000 * i + 200, 700 + i) for i in range(6)]
+    work = [(Kind.CALL, "cudaLaunchKernel", CPU, 3_000 * i + 300, 3_000 * i + 305, 1 + i) for i in range(6)]
+    work += [(Kind.KERNEL, "k", GPU, 3_000 * i + 310, 3_000 * i + 1_500, 1 + i) for i in range(6)]
+
+    found = {f.rule: f for f in examine(make_timeline(*steps, *frees, *takes, *work)).findings}
+
+    assert found["SYNC032"].count == 6
 
 
 def test_two_lines_are_two_findings_with_names_of_their_own():

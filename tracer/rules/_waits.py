@@ -27,6 +27,7 @@ class Wait:
     ops: tuple[str, ...]  # operators around it, the innermost first, "aten::" left out
     around: tuple[str, ...]  # what is around those: annotations, autograd nodes, compiled regions, Python functions
     before: str  # the operator that ran just before the outermost, on the same thread
+    after: tuple[str, str]  # the two outermost that ran next
     copy: str  # what it moves: "Memcpy DtoH (Device -> Pinned)", or ""
     nbytes: int  # the largest of the copies; NONE
     queue: bool  # held by a full launch queue
@@ -38,7 +39,7 @@ class Wait:
     callers: tuple[Place, ...]
     track: int
     thread: str
-    bursts: int  # how often it came back after other GPU work was launched
+    moments: Ints  # for each row, how many launches came before it
     fresh: int  # rows that gave memory back or took it anew, after it had been freed
     calls: int  # outermost calls that these rows belong to
     captured: bool  # while a CUDA graph was being captured
@@ -102,6 +103,11 @@ class Wait:
         return any(word in self.text for word in words)
 
 
+def bursts(waits: list[Wait]) -> int:
+    """How often these waits came back after other GPU work was launched."""
+    return len(np.unique(np.concatenate([wait.moments for wait in waits])))
+
+
 def find_waits(
     trace: Trace, stalls: Stalls, places: Places, counted: Bools
 ) -> tuple[tuple[Wait, ...], tuple[Wait, ...]]:
@@ -121,6 +127,7 @@ def find_waits(
     overtaken = (copy != NONE) & (spans.start_ns[np.maximum(copy, 0)] >= spans.end_ns[calls])
     place_of = places.frames_of(calls)
     before = _before(trace, stalls.op[rows])
+    after = _after(trace, stalls.op[rows])
     in_capture = captured(trace)[calls]
     after_graph = _after_graph(trace, calls, stalls.track[rows])
     retried = np.isin(stalls.group[rows], retrying(stalls))
@@ -136,6 +143,8 @@ def find_waits(
             place_of,
             spans.name[calls],
             before,
+            after[0],
+            after[1],
             in_capture,
             after_graph,
             retried,
@@ -157,6 +166,7 @@ def find_waits(
         row = int(calls[one])
         ops, around = _names_around(trace, row, int(stalls.op[mine[0]]))
         known = int(place_of[one])
+        place = places.place(known)
         found.append(
             Wait(
                 rows=mine.astype(np.int32),
@@ -164,19 +174,20 @@ def find_waits(
                 does=Does(int(stalls.does[mine[0]])),
                 ops=ops,
                 around=around,
-                before=trace.names[before[one]].removeprefix("aten::") if before[one] != NONE else "",
+                before=_plain(trace, before[one]),
+                after=(_plain(trace, after[0][one]), _plain(trace, after[1][one])),
                 copy=trace.names[copy_name[one]] if copy_name[one] != NONE else "",
                 nbytes=int(spans.nbytes[copy[part]].max()) if copy_name[one] != NONE else NONE,
                 queue=bool(stalls.queue[mine[0]]),
                 load=bool(stalls.load[mine[0]]),
                 overtaken=bool(overtaken[one]),
-                place=places.place(known),
+                place=place if place is None or place.line else None,  # a file alone is no place
                 library=places.library(known),
                 stack=places.stack_of(known),
                 callers=places.callers(known),
                 track=int(stalls.track[mine[0]]),
                 thread=trace.tracks[stalls.track[mine[0]]].name,
-                bursts=len(np.unique(np.searchsorted(launched, stalls.start_ns[mine]))),
+                moments=np.searchsorted(launched, stalls.start_ns[mine]),
                 fresh=int(anew[mine].sum()),
                 calls=len(np.unique(stalls.group[mine])),
                 captured=bool(in_capture[one]),
@@ -192,14 +203,16 @@ def find_waits(
 
 
 def _chains(trace: Trace, calls: Ids) -> Ints:
-    """For each call a number for the names of the operators around it."""
+    """For each call a number for the names of the operators around it. A step's number makes no difference."""
     spans = trace.spans
+    number = np.arange(1, len(trace.names) + 1, dtype=np.int64)
+    number[[i for i, name in enumerate(trace.names) if name.startswith("ProfilerStep")]] = 0
     code = np.zeros(len(calls), np.int64)
     at = spans.parent[calls].astype(np.int64)
     open_rows = np.flatnonzero(at != NONE)
     depth = 0
     while len(open_rows) and depth < 64:
-        code[open_rows] = code[open_rows] * 1_000_003 + spans.name[at[open_rows]] + 1
+        code[open_rows] = code[open_rows] * 1_000_003 + number[spans.name[at[open_rows]]]
         at[open_rows] = spans.parent[at[open_rows]]
         open_rows = open_rows[at[open_rows] != NONE]
         depth += 1
@@ -237,6 +250,32 @@ def _before(trace: Trace, tops: Ids) -> Ids:
     same = (at >= 0) & (spans.track[row] == spans.track[tops[known]])
     found[known[same]] = spans.name[row[same]]
     return found
+
+
+def _after(trace: Trace, tops: Ids) -> tuple[Ids, Ids]:
+    """For each outermost operator the names of the two operators that begin next after it on its thread."""
+    spans = trace.spans
+    ops = np.flatnonzero(spans.kind == Kind.OP)
+    first = np.full(len(tops), NONE, np.int32)
+    second = first.copy()
+    known = np.flatnonzero(tops != NONE)
+    if not len(known):
+        return first, second
+    size = np.int64(len(spans))
+    keys = np.sort(spans.track[ops] * size + ops)
+    after = spans.end_ns[tops[known]]
+    for found in (first, second):
+        start = np.searchsorted(spans.start_ns, after)
+        at = np.searchsorted(keys, spans.track[tops[known]] * size + start)
+        row = (keys[np.minimum(at, len(keys) - 1)] % size).astype(np.int64)
+        same = (at < len(keys)) & (spans.track[row] == spans.track[tops[known]])
+        found[known[same]] = spans.name[row[same]]
+        known, after = known[same], spans.end_ns[row[same]]
+    return first, second
+
+
+def _plain(trace: Trace, name: int) -> str:
+    return trace.names[name].removeprefix("aten::") if name != NONE else ""
 
 
 def _launching(trace: Trace) -> Bools:

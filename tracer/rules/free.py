@@ -17,6 +17,7 @@ from tracer.analysis.calls import Does
 from tracer.results import Finding
 from tracer.rules import ALLOCATOR, Evidence, Rule, Wait
 from tracer.rules._holds import held_findings
+from tracer.rules._waits import bursts
 
 RULE = Rule(
     id="SYNC032",
@@ -30,7 +31,7 @@ BAND = ALLOCATOR
 
 def _often(waits: list[Wait]) -> bool:
     """Whether it comes back: one tidying up at the start or end is no finding."""
-    return sum(wait.calls for wait in waits) > 1 and max(wait.bursts for wait in waits) > 1
+    return sum(wait.calls for wait in waits) > 1 and bursts(waits) > 1
 
 
 def matches(wait: Wait) -> str | None:

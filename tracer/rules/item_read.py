@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from tracer.results import Finding
 from tracer.rules import GENERAL, Evidence, Rule, Wait
 from tracer.rules._holds import held_findings
+from tracer.rules._waits import bursts
 from tracer.rules._words import scalar_word
 
 RULE = Rule(
@@ -41,9 +42,9 @@ def find(evidence: Evidence) -> Iterator[Finding]:
 
 def _many(waits: list[Wait]) -> tuple[str, ...]:
     """What to do about many reads between two launches of anything else."""
-    calls, bursts = sum(wait.calls for wait in waits), sum(wait.bursts for wait in waits)
+    calls = sum(wait.calls for wait in waits)
     if calls < _MANY:
         return ()
-    if calls >= _MANY * bursts:
+    if calls >= _MANY * bursts(waits):
         return (f"{calls} separate reads: torch.stack(...).tolist() once makes it one wait",)
     return (f"{calls} reads in a loop: collect the values in one tensor and read that once",)

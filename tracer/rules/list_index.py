@@ -30,7 +30,10 @@ BAND = OPERATOR
 def matches(wait: Wait) -> str | None:
     """An upload below an indexing operator."""
     indexing = ("index", "index_put_", "_index_put_impl_", "index_select", "index_put")
-    return "index" if wait.is_wait and wait.uploads and any(name in wait.ops for name in indexing) else None
+    if not (wait.is_wait and wait.uploads):
+        return None
+    built = wait.after[0] == "lift_fresh" and wait.after[1] in indexing
+    return "index" if built or any(name in wait.ops for name in indexing) else None
 
 
 def find(evidence: Evidence) -> Iterator[Finding]:

@@ -18,6 +18,7 @@ from tracer.analysis.calls import Does
 from tracer.results import Finding
 from tracer.rules import ALLOCATOR, Evidence, Rule, Wait
 from tracer.rules._holds import held_findings
+from tracer.rules._waits import bursts
 
 RULE = Rule(
     id="SYNC034",
@@ -39,5 +40,5 @@ def find(evidence: Evidence) -> Iterator[Finding]:
     yield from held_findings(
         evidence,
         RULE,
-        accept=lambda waits: sum(wait.calls for wait in waits) > 2 and max(wait.bursts for wait in waits) > 2,
+        accept=lambda waits: sum(wait.calls for wait in waits) > 2 and bursts(waits) > 2,
     )

@@ -28,11 +28,13 @@ BAND = FRAMEWORK
 
 
 def matches(wait: Wait) -> str | None:
-    """A small upload whose source line builds a tensor."""
+    """A small upload whose source line builds a tensor, or whose next operator ends such a building."""
     small = wait.is_wait and wait.uploads and "Pinned" not in wait.copy and wait.nbytes <= 65536
     if not small or wait.outermost not in ("to", "_to_copy", "copy_"):
         return None
-    return "tensor" if wait.says("torch.tensor(", "as_tensor(", "new_tensor(", "Tensor(") else None
+    written = wait.says("torch.tensor(", "as_tensor(", "new_tensor(", "Tensor(")
+    built = wait.after[0] == "lift_fresh" and not wait.after[1].startswith("index")
+    return "tensor" if written or built else None
 
 
 def find(evidence: Evidence) -> Iterator[Finding]:
