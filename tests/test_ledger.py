@@ -457,6 +457,7 @@ def test_a_kill_loses_no_more_than_the_last_second(tmp_path):
         os.kill(os.getpid(), signal.SIGKILL)
     """
     done = subprocess.run([sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, timeout=120)
+    assert done.returncode == -9, done.stderr
     count, killed_ns = map(int, done.stdout.split())
 
     rows, lost = read_chunks(tmp_path / "ledger.chunks")
@@ -467,3 +468,15 @@ def test_a_kill_loses_no_more_than_the_last_second(tmp_path):
     assert 0 < len(syncs) <= count
     assert killed_ns - syncs[-1][2] < 1_500_000_000
     assert all(frames[row[4]][3] == "<string>" for row in syncs)
+
+
+def test_naming_stacks_does_not_import_torch_s_compiler():
+    code = """
+import sys, torch
+from tracer.recording import stacks
+[[place]] = stacks.symbolize([stacks.catch()])
+print(place, "torch._dynamo" in sys.modules, "_inductor" in vars(torch))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+
+    assert done.stdout == "('<string>', 4, '<module>') False False\n", done.stderr
