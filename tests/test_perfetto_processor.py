@@ -423,3 +423,30 @@ def test_a_wait_is_pale_and_work_is_not(counted, tmp_path):
 )
 def test_kernel_names_are_what_people_say(name, short):
     assert short_name(name) == short
+
+
+def test_random_rows_come_out_slice_by_slice(counted):
+    """Whatever overlaps, nests, touches or is empty: every slice keeps its start and its length."""
+    random = np.random.default_rng(7)
+    builder = TraceBuilder()
+    for number in range(120):
+        size = int(random.integers(1, 40))
+        start = random.integers(0, 60, size) * 1_000 + random.integers(0, 2, size)
+        dur = random.integers(0, 20, size) * random.integers(0, 1_500, size)
+        kind = int(random.choice([Kind.OP, Kind.CALL, Kind.MARK, Kind.PYTHON, Kind.KERNEL, Kind.COPY]))
+        device = number % 3 if kind in (Kind.KERNEL, Kind.COPY) else NONE
+        builder.add_spans(start, dur, kind, builder.name(f"n{number}"), builder.track(0, 100, 100 + number, device))
+    trace = builder.build()
+
+    processor, _ = counted(trace)
+
+    spans = trace.spans
+    wanted = [
+        (trace.names[name], start, dur)
+        for name, start, dur in zip(spans.name.tolist(), spans.start_ns.tolist(), spans.dur_ns.tolist())
+    ]
+    rows = processor.query(
+        "select name, ts, dur from slice where category in ('op', 'call', 'annotation', 'python', 'kernel', 'copy')"
+    )
+    base = min(start for _, start, _ in wanted)
+    assert sorted((row["name"], row["ts"] + base, row["dur"]) for row in rows) == sorted(wanted)
