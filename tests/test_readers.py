@@ -37,8 +37,20 @@ def test_what_is_no_trace_costs_one_sentence(tmp_path, data):
 
 
 def test_an_empty_folder_is_not_a_trace(tmp_path):
-    with pytest.raises(TraceError, match="is not a trace"):
+    with pytest.raises(TraceError, match="is not a trace") as caught:
         load(tmp_path)
+
+    assert caught.value.why == "there is no trace in the folder"
+
+
+def test_a_folder_of_folders_of_traces_names_them(tmp_path):
+    (tmp_path / "iteration_10").mkdir()
+    (tmp_path / "iteration_10" / "rank0_trace.json").write_bytes(write(LAUNCH))
+
+    with pytest.raises(TraceError) as caught:
+        load(tmp_path)
+
+    assert caught.value.fix == "give one of the folders in it: iteration_10"
 
 
 def test_a_folder_of_ranks_is_one_trace(tmp_path):

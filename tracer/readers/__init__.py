@@ -9,6 +9,7 @@ from types import MappingProxyType
 from tracer.errors import TraceError
 from tracer.plugins import modules_in
 from tracer.readers._bytes import Progress
+from tracer.readers._folders import trace_files
 from tracer.trace import Trace
 
 WHAT_IS = "give a trace of torch.profiler (.json, .json.gz, .json.zst), an Nsight Systems .sqlite or a recording"
@@ -30,7 +31,12 @@ def load(
     from tracer.readers import _sources
 
     path = Path(path)
-    trace = _read(path, progress)
+    try:
+        trace = _read(path, progress)
+    except FileNotFoundError as error:
+        raise TraceError(f"{error.filename} does not exist") from None
+    except OSError as error:
+        raise TraceError(f"{path} cannot be read", why=str(error)) from error
     if samples is not None:
         from tracer.readers import pyspy
 
@@ -46,19 +52,18 @@ def _read(path: Path, progress: Progress | None) -> Trace:
 
     if str(path) == "-":
         return kineto.load(path, progress)
-    try:
-        head = b"" if path.is_dir() else _head(path)
-    except FileNotFoundError:
-        raise TraceError(f"{path} does not exist") from None
-    except OSError as error:
-        raise TraceError(f"{path} cannot be read", why=str(error)) from error
+    head = b"" if path.is_dir() else _head(path)
     for reader in modules_in("tracer.readers"):
         if reader is not kineto and reader.accepts(path, head):
             trace: Trace = reader.load(path)
             return trace
     if kineto.accepts(path, head):  # the last to be asked: it takes any JSON
         return kineto.load(path, progress)
-    if not head and not path.is_dir():
+    if path.is_dir():
+        inside = [folder.name for folder in sorted(path.iterdir()) if folder.is_dir() and trace_files(folder)]
+        fix = f"give one of the folders in it: {', '.join(inside[:5])}" if inside else WHAT_IS
+        raise TraceError(f"{path} is not a trace", why="there is no trace in the folder", fix=fix)
+    if not head:
         raise TraceError(f"{path} is not a trace", why="it is empty", fix=WHAT_IS)
     raise TraceError(f"{path} is not a trace", why="no reader knows its format", fix=WHAT_IS)
 
