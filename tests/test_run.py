@@ -86,12 +86,14 @@ def test_a_program_without_steps_is_recorded_whole(tmp_path: Path):
 
 
 def test_a_window_of_seconds_opens_and_closes_by_the_clock(tmp_path: Path):
-    program = "import torch, time\nends = time.monotonic() + 4\nwhile time.monotonic() < ends:\n    torch.ones(8) + 1\n"
+    program = "import torch, time, threading\nends = time.monotonic() + 4\nwhile time.monotonic() < ends:\n"
+    program += "    torch.ones(8) + 1\nprint([thread.name for thread in threading.enumerate()])\n"
     ran = run_tracer(tmp_path, program, settings=("window.skip=1", "window.seconds=0.5", "record.samples=false"))
 
     window = ran.manifest["window"]
     assert ran.stderr == ""  # Kineto warns of being used on a thread of its own
     assert ran.manifest["complete"]
+    assert ran.stdout == "['MainThread']\n"
     assert 0.4e9 < window["end_mono_ns"] - window["start_mono_ns"] < 2e9
     assert ran.names.count("aten::add") > 20
 

@@ -13,7 +13,6 @@ import math
 import os
 import signal
 import sys
-import threading
 import time
 import traceback
 from _thread import RLock, get_ident, start_new_thread
@@ -25,7 +24,7 @@ from tracer import recording
 from tracer.recording import runs
 from tracer.recording.begin import goes_by_time, is_helper, may_have_gpu, when_cuda_is_up
 from tracer.recording.capture import Capture
-from tracer.recording.exits import Exits, undisturbed
+from tracer.recording.exits import Exits, on_main_thread, undisturbed
 from tracer.recording.steps import RANKS, StepHooks
 from tracer.recording.stopping import Stopping
 from tracer.recording.truce import Truce
@@ -107,7 +106,7 @@ class Child:
                 self._unhook()
             return
         self._exits = Exits(self.finish)
-        if plan.window.signal and threading.current_thread() is threading.main_thread():
+        if plan.window.signal and on_main_thread():
             signal.signal(signal.Signals[plan.window.signal], lambda number, frame: self._ask())
         self._capture = self._new_capture()
         if plan.by_time and plan.window.signal is None:

@@ -21,10 +21,15 @@ _SIGNALS = (signal.SIGTERM, signal.SIGHUP)
 _PATIENCE_S = 20.0  # torchrun kills what is still there 30 s after its SIGTERM
 
 
+def on_main_thread() -> bool:
+    """Whether this is the main thread. `threading.current_thread()` would make up an entry for threads of ours."""
+    return threading.get_ident() == threading.main_thread().ident
+
+
 @contextlib.contextmanager
 def undisturbed() -> Iterator[None]:
     """Keep Ctrl-C and SIGTERM waiting while a recording is written: they come right after."""
-    if threading.current_thread() is not threading.main_thread():
+    if not on_main_thread():
         yield
         return
     came: list[int] = []
@@ -52,7 +57,7 @@ class Exits:
         self._undo.append(lambda: atexit.unregister(self._at_exit))
         for name in ("_exit", "execv", "execve"):
             self._wrap(name)
-        if threading.current_thread() is threading.main_thread():
+        if on_main_thread():
             self._catch_signals()
 
     def remove(self) -> None:
@@ -101,7 +106,7 @@ class Exits:
             if signal.getsignal is wrapped_get:
                 signal.getsignal = get_handler
             for number in _SIGNALS:
-                if get_handler(number) is self._ours and threading.current_thread() is threading.main_thread():
+                if get_handler(number) is self._ours and on_main_thread():
                     set_handler(number, signal.SIG_DFL)
 
         for number in _SIGNALS:

@@ -13,13 +13,13 @@ import gzip
 import json
 import os
 import tempfile
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from tracer import config
 from tracer.recording import facts
+from tracer.recording.exits import on_main_thread
 
 FILE = "kineto.json.gz"
 _PIECE = 1 << 20
@@ -171,7 +171,7 @@ def _without(words: bytes) -> Iterator[None]:
 
     What else is written there meanwhile comes a moment later.
     """
-    if threading.current_thread() is threading.main_thread():
+    if on_main_thread():
         yield
         return
     with contextlib.ExitStack() as stack:
