@@ -256,3 +256,27 @@ def test_an_import_error_of_torch_shows_no_frame_of_ours(tmp_path: Path):
     assert "libnothing.so" in ran.stderr
     assert "sitecustomize" not in ran.stderr
     assert "recording" not in ran.stderr.split("libnothing.so is missing")[0]
+
+
+@pytest.mark.parametrize("file", ["tracer.py", "tracer/__init__.py"])
+@pytest.mark.parametrize("first", ["import tracer", ""])
+def test_a_module_of_the_programs_own_named_tracer_stays_its_own(tmp_path: Path, file: str, first: str):
+    source = tmp_path / "source"
+    (source / file).parent.mkdir(parents=True)
+    (source / file).write_text("rays = 3\n")
+    (source / "main.py").write_text(f"{first}\n{LOOP}train(9)\nimport tracer\nprint(tracer.rays)\n")
+
+    ran = run_tracer(tmp_path, "", command=["python", "source/main.py"])
+
+    assert (ran.status, ran.stdout) == (0, "3\n")
+    assert f"a module of its own named tracer, whose place ours would take: {source / file}" in ran.stderr
+
+
+def test_files_of_the_current_folder_are_not_taken_for_what_we_need(tmp_path: Path):
+    for name in ("argparse", "msgspec", "yaml", "numpy", "rich", "jinja2", "config", "errors"):
+        (tmp_path / f"{name}.py").write_text("raise SystemExit(f'the wrong {__name__}')\n")
+
+    ran = run_tracer(tmp_path, "", command=["python", "-c", "print('here')"])
+
+    assert (ran.status, ran.stdout) == (0, "here\n")
+    assert "neither CUDA nor an optimizer" in ran.stderr

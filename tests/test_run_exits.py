@@ -167,3 +167,32 @@ signal.raise_signal(signal.SIGINT)
     assert "Exception ignored" not in ran.stderr
     assert ran.stdout == "the program's own\n"
     assert ran.names.count("aten::linear") == 3
+
+
+def test_a_program_whose_tracer_is_killed_is_ended_and_its_recording_kept(tmp_path: Path):
+    program = LOOP + "train(6)\nprint(os.getpid(), flush=True)\ntime.sleep(60)"
+    (tmp_path / "program.py").write_text(program)
+    settings = [f"output.folder={tmp_path / 'traces'}", "window.skip=3", "window.warmup=1", "window.steps=4"]
+    words = [sys.executable, "-m", "tracer", "run", *settings, "--", sys.executable, "program.py"]
+    with subprocess.Popen(words, cwd=tmp_path, env=ENVIRONMENT, stdout=subprocess.PIPE, text=True) as tracer:
+        assert tracer.stdout is not None
+        pid = int(tracer.stdout.readline())
+        tracer.kill()
+    ends = time.monotonic() + 30
+    while Path(f"/proc/{pid}").exists() and time.monotonic() < ends:
+        time.sleep(0.1)
+
+    assert not Path(f"/proc/{pid}").exists()
+    ran = Ran(0, "", "", tmp_path / "traces")
+    assert "it got SIGTERM" in ran.manifest["why"]
+    assert ran.names.count("aten::linear") == 2
+
+
+@pytest.mark.parametrize("way", ["no such file", "import nothing_of_this_name", "raise SystemExit(5)"])
+def test_a_program_that_fails_at_once_is_not_told_to_step(tmp_path: Path, way: str):
+    command = ["python", "nowhere.py"] if way == "no such file" else None
+    ran = run_tracer(tmp_path, way, command=command)
+
+    assert ran.status in (1, 2, 5)
+    assert f"the program ended with status {ran.status} before it used CUDA or an optimizer" in ran.stderr
+    assert "tracer.step" not in ran.stderr

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import os
 import sys
-
-from tracer.commands import main
 
 
 def run() -> None:
     """Run the command line and end the process with its status."""
+    from tracer.commands import main
+
     sys.exit(main(sys.argv[1:]))
 
 
 if __name__ == "__main__":
+    # `-m` puts the current folder first, and a yaml.py or rich.py of the user's own would be taken for what we need.
+    if not sys.flags.safe_path and sys.path[0] == os.getcwd():  # noqa: PTH109 - pathlib is not asked for yet
+        sys.path.append(sys.path.pop(0))
     run()

@@ -71,6 +71,10 @@ def describe(outcome: Outcome) -> str:
             "  why: it runs with -I, -E or -S, or clears its environment, or is not Python\n"
             "  fix: start it without these, or use `with tracer.record(...)` inside the program"
         )
+    if outcome.status:
+        return (
+            f"nothing was recorded: the program ended with status {outcome.status} before it used CUDA or an optimizer"
+        )
     return (
         "nothing was recorded: the program used neither CUDA nor an optimizer\n"
         "  fix: call tracer.step() in its loop, or record by time: window.seconds=5"

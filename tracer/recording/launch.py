@@ -30,6 +30,7 @@ _KILL_AFTER_S = 10.0  # what a program gets between SIGTERM and SIGKILL when its
 _LINGER_S = 2.0
 _LOOK_S = 1.0
 _PASSED_ON = (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGINT)
+_PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 
 
@@ -55,7 +56,7 @@ def launch(settings: config.Config, progress: Callable[[runs.Event], None], samp
     runs.write_run(folder, run)
     _call_prctl(_PR_SET_CHILD_SUBREAPER, 1)
     try:
-        process = subprocess.Popen(argv, cwd=cwd, env=environment(settings, folder))
+        process = subprocess.Popen(argv, cwd=cwd, env=environment(settings, folder), preexec_fn=_end_with(os.getpid()))
     except OSError as error:
         raise UsageError(f"{argv[0]} cannot be run", why=error.strerror or str(error)) from error
     outcome = _Watch(process, folder, settings, progress, sampler).to_the_end()
@@ -92,6 +93,18 @@ def kineto_variables(folder: Path) -> dict[str, str]:
 
 def _call_prctl(option: int, value: int) -> None:
     ctypes.CDLL(None).prctl(option, value, 0, 0, 0)
+
+
+def _end_with(parent: int) -> Callable[[], None]:
+    """To be called in the new process: when we are killed it is asked to end, rather than left behind."""
+    prctl, get_parent = ctypes.CDLL(None).prctl, os.getppid  # found before the fork: after it, nothing may be loaded
+
+    def ask() -> None:
+        prctl(_PR_SET_PDEATHSIG, int(signal.SIGTERM), 0, 0, 0)
+        if get_parent() != parent:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    return ask
 
 
 class _Watch:

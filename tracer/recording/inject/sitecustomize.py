@@ -21,6 +21,10 @@ def _begin(folder: str) -> None:
     """Torch is there: start the recorder."""
     home = os.path.dirname(os.path.dirname(os.path.dirname(_HERE)))  # noqa: PTH120
     added = "tracer" not in sys.modules
+    other = _other_tracer()
+    if other:
+        _say(folder, f"the program has a module of its own named tracer, whose place ours would take: {other}")
+        return
     if added:
         sys.path.insert(0, home)
     try:
@@ -37,15 +41,31 @@ def _begin(folder: str) -> None:
 
             child.start(folder)
     except Exception as error:  # whatever it is, the program goes on
-        folder = folder or os.path.dirname(os.environ.get("TRACER_PROVE", ""))  # noqa: PTH120
-        try:
-            with open(os.path.join(folder, "unreached.txt"), "a") as file:  # noqa: PTH118,PTH123
-                file.write(f"{os.getpid()}: {sys.executable}: {error!r}\n")
-        except OSError:
-            pass
+        _say(folder, f"{sys.executable}: {error!r}")
     finally:
         if added and home in sys.path:
             sys.path.remove(home)
+
+
+def _say(folder: str, text: str) -> None:
+    """Leave word of why nothing is recorded."""
+    folder = folder or os.path.dirname(os.environ.get("TRACER_PROVE", ""))  # noqa: PTH120
+    try:
+        with open(os.path.join(folder, "unreached.txt"), "a") as file:  # noqa: PTH118,PTH123
+            file.write(f"{os.getpid()}: {text}\n")
+    except OSError:
+        pass
+
+
+def _other_tracer() -> str:
+    """The file of the `tracer` that the program would import, if that is not ours."""
+    for finder in sys.meta_path:
+        spec = finder.find_spec("tracer", None)
+        if spec is not None:
+            file: str = spec.origin or ""  # a folder without code has none
+            ours = os.path.isdir(os.path.join(os.path.dirname(file), "recording", "inject"))  # noqa: PTH112,PTH118,PTH120
+            return "" if ours else file
+    return ""
 
 
 class _Torch:
