@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from tracer.recording.store import Sink
 
-_NOTHING = ModuleType("torch._inductor")
 OWN = str(Path(__file__).resolve().parent)
 
 
@@ -37,17 +36,7 @@ def _gather() -> Callable[[bool, bool, bool], Any]:
 def symbolize(caught: list[Any]) -> list[list[tuple[str, int, str]]]:
     """(file, line, function) of each frame, innermost first, without frames of this package."""
     with _without_compiler():
-        torch: Any = sys.modules["torch"]
-    # torch asks itself for `_inductor` here, to put names to generated code, and thereby imports its whole compiler:
-    # seconds. Nothing is generated as long as the program has not imported it, so let it find something without code.
-    absent = "_inductor" not in vars(torch)
-    if absent:
-        torch._inductor = _NOTHING
-    try:
-        stacks = torch._C._profiler.symbolize_tracebacks(caught)
-    finally:
-        if absent and vars(torch).get("_inductor") is _NOTHING:
-            del torch._inductor
+        stacks = sys.modules["torch"]._C._profiler.symbolize_tracebacks(caught)
     return [
         [(f["filename"], f["line"], f["name"]) for f in stack if not f["filename"].startswith(OWN)] for stack in stacks
     ]
