@@ -34,6 +34,9 @@ LYING = {
     "attribute": "self.t0 = time.monotonic()\nloss.backward()\nself.took = time.monotonic() - self.t0",
     "wait before the work": "t0 = time.time()\ntorch.cuda.synchronize()\ny = model(x)\nd = time.time() - t0",
     "arithmetic on tensors": "y = x * 2\nt0 = time.time()\nz = y * y\nw = z + y\nd = time.time() - t0",
+    "dates that are subtracted": (
+        "t0 = datetime.datetime.now()\ny = model(x)\nz = 1\nprint(datetime.datetime.now() - t0)"
+    ),
     "in a loop": "for i in range(9):\n    t0 = time.time()\n    step(x)\n    d = time.time() - t0",
 }
 HONEST = {
@@ -61,7 +64,7 @@ def test_a_timer_that_nothing_waits_for_is_named_at_its_end(body):
     kinds = found(body)
 
     end = max(
-        line for line, text in enumerate(body.splitlines(), 1) if re.search(r"(time|monotonic|counter)\(\)", text)
+        line for line, text in enumerate(body.splitlines(), 1) if re.search(r"(time|monotonic|counter|now)\(\)", text)
     )
     assert kinds == [("bench.no_sync", end)]
 

@@ -175,6 +175,8 @@ def _called(node: ast.Call) -> str:
 def _is_clock(node: ast.Call) -> bool:
     if isinstance(node.func, ast.Attribute):
         owner = node.func.value
+        if node.func.attr in ("now", "utcnow"):
+            return ast.unparse(owner) in ("datetime", "datetime.datetime", "dt.datetime")
         return node.func.attr in CLOCKS and isinstance(owner, ast.Name) and owner.id in ("time", "timeit", "_time")
     return isinstance(node.func, ast.Name) and node.func.id in CLOCKS - {"time"} | {"time_ns"}
 
