@@ -67,18 +67,19 @@ def main() -> int:
     for name in arguments.names:
         one = load(H200 / f"{name}.json.gz")
         trace = repeat(one, -(-arguments.events // len(one.spans)))
-        best, whole = [], []
+        walls, cpus, audits = [], [], []
         for _ in range(arguments.rounds):
-            start = time.perf_counter()
+            start, start_cpu = time.perf_counter(), time.process_time()
             found = examine(trace)
-            middle = time.perf_counter()
+            walls.append(time.perf_counter() - start)
+            cpus.append(time.process_time() - start_cpu)
+            start_cpu = time.process_time()
             audit_of(found)
-            best.append(middle - start)
-            whole.append(time.perf_counter() - start)
+            audits.append(time.process_time() - start_cpu)
         stalls, findings = len(found.evidence.stalls), len(found.findings)
         print(
             f"{name:10} {len(trace.spans):8} events, {stalls:6} waits, {findings:3} findings: "
-            f"classified in {min(best):.2f} s, whole audit {min(whole):.2f} s"
+            f"classified in {min(walls):.2f} s ({min(cpus):.2f} s of CPU), gains and figures {min(audits):.2f} s of CPU"
         )
     return 0
 
