@@ -44,8 +44,12 @@ HONEST = {
     "item": "t0 = time.time()\ny = model(x).sum().item()\nd = time.time() - t0",
     "cpu": "t0 = time.time()\ny = model(x)\nz = y.cpu()\nd = time.time() - t0",
     "event wait": "t0 = time.time()\ny = model(x)\nev.synchronize()\nd = time.time() - t0",
-    "own helper": "def now():\n    torch.cuda.synchronize()\n    return time.time()\nt0 = now()\ny = model(x)\nd = now() - t0",
-    "helper that waits": "def wait():\n    torch.cuda.synchronize()\nt0 = time.time()\ny = f(x)\nwait()\nd = time.time() - t0",
+    "own helper": (
+        "def now():\n    torch.cuda.synchronize()\n    return time.time()\nt0 = now()\ny = model(x)\nd = now() - t0"
+    ),
+    "helper that waits": (
+        "def wait():\n    torch.cuda.synchronize()\nt0 = time.time()\ny = f(x)\nwait()\nd = time.time() - t0"
+    ),
     "conditional wait": "t0 = time.time()\ny = f(x)\nif cuda:\n    torch.cuda.synchronize()\nd = time.time() - t0",
     "nothing on the GPU": "t0 = time.time()\nprint('x', len(str(3)))\nd = time.time() - t0",
     "do_bench": "t0 = time.time()\nms = do_bench(lambda: f(x))\nd = time.time() - t0",

@@ -12,7 +12,9 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 README = ROOT / "README.md"
-BLOCK = re.compile(r"(```console\n\$ (python -m tracer (?:\w+ --help|audit traces/samples/\S+))\n)(.*?)(```)", re.DOTALL)
+BLOCK = re.compile(
+    r"(```console\n\$ (python -m tracer (?:\w+ --help|audit traces/samples/\S+))\n)(.*?)(```)", re.DOTALL
+)
 
 
 def output_of(command: str) -> str:
