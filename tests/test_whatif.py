@@ -7,7 +7,7 @@ import json
 import pytest
 
 from tests.shared import H200
-from tracer.__main__ import main
+from tracer.commands import main
 
 
 def whatif(capsys, *arguments):
