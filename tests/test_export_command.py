@@ -162,3 +162,12 @@ def test_the_worst_step_and_its_stall_are_in_view(tmp_path):
     assert low <= 300_000 + 10_000  # step 13 lasts from 300 to 700 us
     assert high >= 700_000 - 10_000
     assert high <= 925_000
+
+
+def test_what_cannot_be_put_in_its_place_is_not_left_beside_it(json_trace, tmp_path, capsys):
+    (tmp_path / "folder").mkdir()
+    before = sorted(tmp_path.iterdir())
+
+    assert main(["export", str(json_trace), "-o", str(tmp_path / "folder")]) == 2
+    assert "cannot be written" in capsys.readouterr().err
+    assert sorted(tmp_path.iterdir()) == before

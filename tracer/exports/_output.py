@@ -77,9 +77,10 @@ class Output:
         finally:
             self._pool.shutdown(cancel_futures=True)
             self._file.close()
-            if whole:
-                self._part.replace(self.path)
-            else:
+            try:
+                if whole:
+                    self._part.replace(self.path)
+            finally:
                 self._part.unlink(missing_ok=True)
 
     def _finish(self) -> None:
