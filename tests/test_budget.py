@@ -13,6 +13,7 @@ from tracer.analysis.budget import apply_budget, parse_budget
 from tracer.analysis.finish import finish
 from tracer.commands import main
 from tracer.errors import TraceError, UsageError
+from tracer.results import Step
 
 
 def check(budget, **changes):
@@ -185,6 +186,9 @@ def test_a_file_that_is_no_baseline_says_how_to_write_one():
     assert "--write-baseline b.json" in str(caught.value)
 
 
+BUSY = tuple(Step(k, 0, k * 11 * MS, 10 * MS, int(9.8 * MS), int(0.2 * MS), 9 * MS) for k in range(8))
+
+
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
@@ -204,10 +208,25 @@ def test_a_file_that_is_no_baseline_says_how_to_write_one():
         ),
         ({"findings": (FINDINGS[2],)}, "GPU idle 37 % of the step; the largest part is launch overhead (1.12 ms)."),
         ({"steps": ()}, "GPU idle 39 % of the window"),
+        (
+            {"steps": BUSY, "findings": (finding(harmless=True),)},
+            "GPU busy 98 % of the step; waits of the host cost no",
+        ),
+        # The GPU was idle between the steps.
+        ({"steps": BUSY, "findings": (finding(),)}, "GPU idle 2 % of the step; a wait (item) at train.py:17 costs 2.5"),
     ],
 )
 def test_the_headline_says_idle_then_its_price_then_the_rest(changes, said):
     assert make_audit(**changes).summary.headline.startswith(said)
+
+
+def test_without_steps_the_thread_that_was_held_most_speaks_for_all():
+    threads = [finding(thread=f"worker {n}", stall_ns=(40 + n) * MS) for n in range(4)]
+    same = finding(stall_ns=60 * MS, thread="worker 3", rule="SYNC004")
+
+    assert make_audit(steps=(), findings=tuple(threads)).summary.stalled_ns == 43 * MS
+    held = make_audit(steps=(), findings=(*threads, same)).summary
+    assert (held.stalled_ns, held.stalled_share) == (90 * MS, 1.0)
 
 
 def test_finish_applies_a_budget():

@@ -311,6 +311,30 @@ def test_the_text_makes_a_function_exact_if_one_call_alone_fits():
     assert (unclear.of_span(other).line, unclear.of_span(other).exact) == (2, False)
 
 
+@pytest.mark.parametrize(
+    ("body", "line"),
+    [
+        ("    return loss.item() + loss.item()\n", 3),
+        ("    def inner():\n        return loss.item()\n    return inner\n", None),
+        ("    def inner():\n        return loss.item()\n    return loss.item()\n", 5),
+        ("    async def inner():\n        return loss.item()\n    return loss.item()\n", 5),
+        ("    class Inner:\n        value = loss.item()\n    return loss.item()\n", 5),
+        ("    class Inner:\n        def f(self):\n            loss.item()\n    return Inner\n", None),
+        ("    late = lambda: loss.item()\n    return loss.item()\n", 4),
+        ("    late = lambda: loss.item()\n    return late\n", None),
+        ("    def inner(value=loss.item()):\n        return value.item()\n    return inner\n", 3),
+        ("    @keep(loss.item())\n    def inner(value):\n        return value.item()\n    return inner\n", 3),
+        ("    if loss:\n        with log:\n            return loss.item()\n", 5),
+    ],
+)
+def test_only_calls_that_run_in_the_function_itself_are_meant(body, line):
+    text = "\ndef step(loss):\n" + body
+    places, sync = Story(*PYTHON, *ITEM, sources={"/home/me/train.py": text}).of("cudaStreamSynchronize")
+
+    place = places.of_span(sync)
+    assert (place.line, place.exact) == ((2, False) if line is None else (line, True))
+
+
 def test_two_files_of_one_name_are_not_confused():
     text = "\ndef step(loss):\n    return loss.item()\n"
     sources = {"/a/train.py": text, "/b/train.py": text.replace("    return", "\n    return")}

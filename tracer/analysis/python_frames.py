@@ -80,14 +80,14 @@ class PythonFrames:
                 wanted = frozenset({place.function.rpartition(".")[2]})
 
     def _place(self, text: str, wanted: frozenset[str]) -> Place | None:
-        """A function's def line, unless its text shows exactly one call that can be meant."""
+        """A function's def line, unless its text shows that only the calls of one line can be meant."""
         match = _PYTHON_NAME.match(text)
         if not match:
             return None
         file, line, function = match["file"], int(match["line"]), match["function"]
         found = self._sources.candidates(file, line, function, wanted) if wanted else []
-        if len(found) == 1:
-            at, columns = found[0]
+        if len({at for at, _ in found}) == 1:
+            at, columns = found[0] if len(found) == 1 else (found[0][0], None)
             return Place(file, at, function, columns, "source", True, self._sources.line(file, at))
         return Place(file, line, function, None, "events", False, self._sources.line(file, line))
 

@@ -190,14 +190,18 @@ class Sources:
 
 
 def _own_nodes(body: ast.AST) -> Iterator[ast.AST]:
-    """Nodes that run in this function itself, not in functions defined inside."""
-    waiting = list(getattr(body, "body", []))
+    """Nodes that run in this function itself, not in functions and classes defined inside."""
+    waiting: list[ast.AST] = list(getattr(body, "body", []))
     while waiting:
         node = waiting.pop()
         yield node
-        for child in ast.iter_child_nodes(node):
-            if not isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda | ast.ClassDef):
-                waiting.append(child)
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            waiting += node.decorator_list
+            waiting += [*node.bases, *node.keywords] if isinstance(node, ast.ClassDef) else [node.args]
+        elif isinstance(node, ast.Lambda):
+            waiting.append(node.args)
+        else:
+            waiting += ast.iter_child_nodes(node)
 
 
 def _places(node: ast.AST, names: frozenset[str]) -> Iterator[tuple[int, tuple[int, int] | None]]:

@@ -86,7 +86,7 @@ def _headline(audit: Audit, summary: Summary, numbers: int) -> str:
         return "No GPU in this trace, so there is no async gap to see."
     costly = [f for f in audit.findings if f.idle_ns and not f.harmless and f.kind.startswith(WAITS)]
     lost = sum(f.idle_ns for f in costly) / numbers
-    if summary.idle_share < _SMALL:
+    if summary.idle_share < _SMALL and lost < _SMALL * summary.wall_ns:
         said = "waits of the host cost nothing that shows" if audit.findings else "nothing holds the host"
         return f"GPU busy {100 * (summary.busy_share or 0.0):.0f} % of the {summary.of}; {said}."
     seen = bool(costly) and lost >= _SEEN * summary.wall_ns
