@@ -1,4 +1,4 @@
-"""What noting a clock read costs: `python tests/bench/clocks.py`. Prints microseconds a read and the ratio to a bare one."""
+"""What noting a clock read costs: `python tests/bench/clocks.py`; microseconds a read, and the ratio to a bare one."""
 
 from __future__ import annotations
 
@@ -40,9 +40,8 @@ def main() -> None:
     floor = statistics.median(bare)
     for name, times in (("bare", bare), ("from a library's file", other), ("noted, from the user's file", noted)):
         median = statistics.median(times)
-        print(
-            f"{name:28} {median / 1e3:.3f} us a read ({min(times) / 1e3:.3f}-{max(times) / 1e3:.3f}), {median / floor:.1f}x"
-        )
+        spread = f"{min(times) / 1e3:.3f}-{max(times) / 1e3:.3f}"
+        print(f"{name:28} {median / 1e3:.3f} us a read ({spread}), {median / floor:.1f}x")
 
 
 if __name__ == "__main__":

@@ -119,7 +119,7 @@ if cuda:
         try:
             ms = e0.elapsed_time(e1)  # TIMER: bench.event_not_ready
         except RuntimeError:
-            pass
+            ms = None
         wait()
 
     side = torch.cuda.Stream()
