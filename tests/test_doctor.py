@@ -9,11 +9,14 @@ from tracer.recording.known_faults import known_faults
 
 
 def doctor(*arguments, **environment):
-    done = subprocess.run(
+    return subprocess.run(
         [sys.executable, "-m", "tracer", "doctor", *arguments],
-        capture_output=True, text=True, timeout=120, check=False, env=os.environ | environment,
-    )  # fmt: skip
-    return done
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+        env=os.environ | environment,
+    )
 
 
 @pytest.fixture(scope="module")
