@@ -11,8 +11,11 @@ import pytest
 
 from tests.conftest import CPU, GPU, make_timeline
 from tests.perfetto_tools.ui import UiError, serve
+from tests.shared import H200
+from tracer.auditor import audit_of, examine
 from tracer.commands._serving import UI, TraceServer
 from tracer.exports.perfetto import write
+from tracer.readers import load
 from tracer.trace import Kind
 
 
@@ -153,3 +156,17 @@ def test_a_finding_that_is_not_there_is_an_error(trace_file):
 def test_a_missing_trace_is_an_error(tmp_path):
     with pytest.raises(UiError, match="does not exist"), serve(str(tmp_path / "none.pftrace")):
         pass
+
+
+def test_a_finding_can_be_named_by_its_beginning(tmp_path):
+    file = tmp_path / "t.pftrace"
+    examined = examine(load(H200 / "IS01.json.gz"))
+    base = write(examined.trace, audit_of(examined), file, examination=examined).base_ns
+    finding = next(f for f in examined.findings if f.rule == "SYNC001")
+
+    with serve(str(file), "--offline", "--select", "sync001") as address:
+        told = parse_qs(address.partition("?")[2])
+
+    assert int(told["ts"][0]) == finding.first_ns - base
+    assert int(told["dur"][0]) == finding.first_dur_ns
+    assert int(told["visStart"][0]) < int(told["ts"][0]) < int(told["visEnd"][0])

@@ -10,10 +10,11 @@ import pytest
 from tests.conftest import CPU, GPU, US, make_timeline
 from tests.perfetto_tools.processor import Processor
 from tests.shared import H200
+from tracer.analysis.idle import CAUSES
 from tracer.auditor import audit_of, examine
 from tracer.exports.perfetto import write
 from tracer.readers import load
-from tracer.trace import Kind
+from tracer.trace import NONE, Kind
 
 SQL = files("tracer.exports").joinpath("tracer.sql").read_text()
 
@@ -75,3 +76,24 @@ def test_a_launch_after_its_kernel_is_still_a_launch(tmp_path):
         rows = opened.query("select call, work, gap from async_gap")
 
     assert rows == [{"call": "cudaLaunchKernel", "work": "early", "gap": -20 * US}]
+
+
+def _ends(processor, one, other):
+    """How many arrows join slices of two categories, whichever end they leave from."""
+    pairs = f"(o.category = '{one}' and i.category in ({other})) or (i.category = '{one}' and o.category in ({other}))"
+    joined = "flow join slice o on o.id = slice_out join slice i on i.id = slice_in"
+    return processor.value(f"select count(*) from {joined} where {pairs}")
+
+
+def test_a_stall_points_at_the_last_work_that_it_waited_for(processor, examined):
+    held = examined.held
+
+    assert _ends(processor, "stall", "'kernel', 'copy'") == int(np.sum(held.last_work != NONE)) > 10
+
+
+def test_idle_time_points_at_the_launch_that_ended_it(processor, examined):
+    idle, launches = examined.idle, examined.evidence.launches
+    own = [i for i, cause in enumerate(CAUSES) if cause.startswith("gpu.")]
+    launched = np.isin(idle.next_work, launches.work) & ~np.isin(idle.cause, own)
+
+    assert _ends(processor, "idle", "'call'") == int(launched.sum()) > 10
