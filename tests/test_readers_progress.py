@@ -6,6 +6,7 @@ import gzip
 import io
 import os
 import pty
+import signal
 import subprocess
 import sys
 
@@ -61,3 +62,16 @@ def test_a_pipe_of_unknown_length_is_read_with_progress(monkeypatch):
 
     assert told[-1][1] == 0
     assert told[-1][0] > 500_000
+
+
+def test_ctrl_c_ends_cleanly_in_the_middle_of_a_pipe():
+    command = [sys.executable, "-m", "tracer", "audit", "-"]
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert process.stdin is not None
+
+    process.stdin.write(write(EVENTS)[:-100])  # more than a pipe holds: when it is written, it is being read
+    process.stdin.flush()
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=120)
+
+    assert (process.returncode, out, err) == (130, b"", b"")
