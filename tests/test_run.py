@@ -223,6 +223,11 @@ def test_secrets_do_not_reach_the_manifest():
         (["--", "no-such-program-anywhere"], "there is no program 'no-such-program-anywhere'"),
         (["output.formats=[pdf]", "--", "python", "-c", "1"], "there is no format 'pdf'"),
         (["run.cwd=/no/where", "--", "python", "-c", "1"], "there is no folder /no/where"),
+        (["--", "./not-executable"], "./not-executable cannot be run"),
+        (["--", "python", "a\0b"], "cannot be run"),
+        (["run.env={a=b: 1}", "--", "python", "-c", "1"], "cannot be run"),
+        (["quote.yaml"], "run.command cannot be taken apart"),
+        (["window.step_from='mark:'", "--", "python", "-c", "1"], "window.step_from is 'mark:'"),
         (["output.folder=/proc/nowhere", "--", "python", "-c", "1"], "cannot be written to /proc/nowhere"),
     ],
 )
@@ -230,9 +235,12 @@ def test_bad_input_is_named_and_mended(
     words: list[str], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
     monkeypatch.chdir(tmp_path)
+    (tmp_path / "not-executable").touch()
+    (tmp_path / "quote.yaml").write_text("run:\n  command: torchrun 'train.py\n")
 
     assert main(["run", *words]) == 2
     assert message in capsys.readouterr().err
+    assert not list(tmp_path.glob("traces/*"))
 
 
 def test_a_script_that_is_missing_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]):

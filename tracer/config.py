@@ -164,7 +164,7 @@ def _check_run(run: Run, source: str) -> None:
 
 def _check_window(window: Window, where: Mapping[str, str]) -> None:
     source = window.step_from
-    if source not in STEP_SOURCES and not source.startswith("mark:"):
+    if source not in STEP_SOURCES and (not source.startswith("mark:") or source == "mark:"):
         raise UsageError(
             f"window.step_from is {source!r} in {where.get('window.step_from', 'the config')}",
             fix=f"one of {', '.join(STEP_SOURCES)}, or mark:NAME for an annotation of the program",

@@ -19,11 +19,20 @@ def command_line(run: config.Run, base: str) -> tuple[list[str], str]:
         return [sys.executable, script, *run.args], Path(script).stem
     if run.module is not None:
         return [sys.executable, "-m", run.module, *run.args], run.module.rpartition(".")[2]
-    words = shlex.split(run.command) if isinstance(run.command, str) else list(run.command or [])
+    words = _split(run.command) if isinstance(run.command, str) else list(run.command or [])
     if not words:
         raise UsageError("run.command is empty", fix="run:\n  command: torchrun --nproc-per-node 2 train.py")
     words[1:] = [_beside(word, run, base) for word in words[1:]]
     return [_program(words[0]), *words[1:], *run.args], _name_of(words)
+
+
+def _split(command: str) -> list[str]:
+    try:
+        return shlex.split(command)
+    except ValueError as error:
+        raise UsageError(
+            "run.command cannot be taken apart", why=str(error), fix="close the quotation, or give a list of words"
+        ) from error
 
 
 def _find_script(run: config.Run, base: str) -> str:

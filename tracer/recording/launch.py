@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -57,8 +58,10 @@ def launch(settings: config.Config, progress: Callable[[runs.Event], None], samp
     _call_prctl(_PR_SET_CHILD_SUBREAPER, 1)
     try:
         process = subprocess.Popen(argv, cwd=cwd, env=environment(settings, folder), preexec_fn=_end_with(os.getpid()))
-    except OSError as error:
-        raise UsageError(f"{argv[0]} cannot be run", why=error.strerror or str(error)) from error
+    except (OSError, ValueError) as error:  # ValueError: a null byte, or an `=` in the name of a variable
+        shutil.rmtree(folder, ignore_errors=True)  # nothing has been recorded in it
+        why = (error.strerror if isinstance(error, OSError) else "") or str(error)
+        raise UsageError(f"{argv[0]} cannot be run", why=why) from error
     outcome = _Watch(process, folder, settings, progress, sampler).to_the_end()
     close_manifests(outcome.recordings, process.pid, outcome.status)
     runs.write_run(folder, _with_status(run, outcome.status))
