@@ -118,12 +118,15 @@ def _address(server: TraceServer, view: View, *, offline: bool) -> str:
     page, so the page is named.
     """
     import json
+    import re
     from urllib.parse import quote
 
     from tracer.commands._serving import PORT, UI
 
     commands = [{"id": "dev.perfetto.ExpandTracksByRegex", "args": [text]} for text in view.expand]
-    commands += [{"id": "dev.perfetto.PinTracksByRegex", "args": [f"^{name}( \\(GPU .*\\))?$"]} for name in view.pins]
+    commands += [
+        {"id": "dev.perfetto.PinTracksByRegex", "args": [f"^{re.escape(name)}( \\(.*\\))?$"]} for name in view.pins
+    ]
     parts = ["hideSidebar=true"]
     if offline or server.server_port == PORT:
         parts.append(f"url={quote(server.origin + server.file_path, safe='')}")

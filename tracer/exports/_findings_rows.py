@@ -60,7 +60,7 @@ def _step_rows(scene: Scene, rank: int, key: str) -> Iterator[Row]:
     names = scene.text_ids([f"step {number}" for number in steps.number.tolist()])
     part = Slices(start, steps.dur_ns, names, "step", tuple(args))
     text = "The steps of the program, with wall time, GPU busy time and the time the host was held in each."
-    yield from lane_rows(f"{key} {rank}", "Steps", _key(rank), 1, text, [part], flat=True)
+    yield from lane_rows(f"{key} {rank}", f"Steps{scene.in_rank(rank)}", _key(rank), 1, text, [part], flat=True)
 
 
 def _ms(ns: Ints) -> np.ndarray:
@@ -95,7 +95,7 @@ def _stall_rows(scene: Scene, rank: int, key: str) -> Iterator[Row]:
         "When the host was held in a call. Red: the GPU ran dry meanwhile or soon after, so it cost time. "
         "Orange: held behind a busy GPU, harmless. The arrow ends at the last GPU work that it waited for."
     )
-    yield from lane_rows(f"{key} {rank}", "Host stalls", _key(rank), 2, text, parts, flat=True)
+    yield from lane_rows(f"{key} {rank}", f"Host stalls{scene.in_rank(rank)}", _key(rank), 2, text, parts, flat=True)
 
 
 def _described(scene: Scene, findings: Ids) -> tuple[Ids, tuple[Arg, ...]]:
@@ -147,7 +147,7 @@ def _finding_track(scene: Scene, rank: int, key: str) -> Iterator[Row]:
         if same:
             parts.append(_finding_slices(scene, same, colour))
     text = "Each finding once, at its dearest stall: what it is, what it costs, what fixing it would gain, and how."
-    yield from lane_rows(f"{key} {rank}", "Findings", _key(rank), 3, text, parts, flat=True)
+    yield from lane_rows(f"{key} {rank}", f"Findings{scene.in_rank(rank)}", _key(rank), 3, text, parts, flat=True)
 
 
 def _finding_slices(scene: Scene, found: list[int], colour: str) -> Slices:
@@ -180,7 +180,7 @@ def _timer_rows(scene: Scene, rank: int, key: str) -> Iterator[Row]:
         for colour, rows in ((colours.HONEST, np.flatnonzero(honest)), (colours.LYING, np.flatnonzero(~honest))):
             parts.append(_timer_slices(scene, timings.take(rows), [words[i] for i in rows], colour))
         text = "What the program times with its own clocks: what it claims, and how long the GPU work really took."
-        yield from lane_rows(f"{key} {rank}", "Timers", _key(rank), 4, text, parts)
+        yield from lane_rows(f"{key} {rank}", f"Timers{scene.in_rank(rank)}", _key(rank), 4, text, parts)
     reads = trace.reads
     rows = np.flatnonzero(ranks[reads.track] == rank) if len(reads) else np.empty(0, np.int64)
     if len(rows):
@@ -189,7 +189,7 @@ def _timer_rows(scene: Scene, rank: int, key: str) -> Iterator[Row]:
         args = (Arg("line", places, text=True),)
         part = Slices(reads.time_ns[rows], np.zeros(len(rows), np.int64), names, "clock read", args)
         text = "Each time that the program read a clock."
-        yield from lane_rows(f"{key} reads {rank}", "Clock reads", _key(rank), 5, text, [part])
+        yield from lane_rows(f"{key} reads {rank}", f"Clock reads{scene.in_rank(rank)}", _key(rank), 5, text, [part])
 
 
 def _timer_slices(scene: Scene, timings: Timings, words: list[str], colour: str) -> Slices:

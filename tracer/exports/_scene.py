@@ -191,6 +191,10 @@ class Scene:
             self._launched[track] = (times[order], works[order])
         return self._launched[track]
 
+    def in_rank(self, rank: int) -> str:
+        """What a row of the host adds to its name where there are several ranks."""
+        return f" ({self.of_rank(rank).removeprefix(' of ')})" if self.many_ranks else ""
+
     def of_gpu(self, rank: int, device: int) -> str:
         """What a row adds to its name where there are several GPUs, so that it can be told apart when pinned."""
         devices = {(track.rank, track.device) for track in self.trace.tracks if track.on_gpu}

@@ -26,7 +26,7 @@ class View(msgspec.Struct, frozen=True):
 
     window: tuple[int, int] | None = None  # of the worst step
     stall: tuple[int, int] | None = None  # start and duration of the worst stall
-    pins: tuple[str, ...] = ()  # names of rows, in order
+    pins: tuple[str, ...] = ()  # names of rows, in order; where there are several GPUs or ranks, beginnings of names
     expand: tuple[str, ...] = ()  # regular expressions of headings
     findings: dict[str, tuple[int, int]] = {}  # id -> start and duration of its dearest stall
 
@@ -51,16 +51,25 @@ def make_view(scene: Scene, base_ns: int) -> View:
     if window is not None:
         last = int(scene.trace.spans.end_ns.max(initial=base_ns))
         window = _framed(window, stall, base_ns, last)
-    tracks = [track for track in scene.trace.tracks if track.on_gpu]
-    rows = ["Steps", "Host stalls", "Host's lead", "GPU idle, by cause"]
-    few = len({(track.rank, track.device) for track in tracks}) <= 2
+    rows: tuple[str, ...] = ("Steps", "Host stalls", "Host's lead", "GPU idle, by cause")
+    if len({(track.rank, track.device) for track in scene.trace.tracks if track.on_gpu}) > 2:
+        rows = tuple(f"{row}{scene.in_rank(_rank_of(scene, stall))}" for row in rows[:2])
     return View(
         window=None if window is None else (window[0] - base_ns, window[1] - base_ns),
         stall=None if stall is None else (stall[0] - base_ns, stall[1]),
-        pins=tuple(rows if few else rows[:2]),
+        pins=rows,
         expand=("^GPU .*", "^Host.*", r" \d+$"),
         findings={f.id: (f.first_ns - base_ns, f.first_dur_ns) for f in scene.findings if f.first_dur_ns > 0},
     )
+
+
+def _rank_of(scene: Scene, stall: tuple[int, int] | None) -> int:
+    """The rank of the worst stall, else the first."""
+    tracks = scene.trace.tracks
+    if stall is not None:
+        for row in np.flatnonzero(scene.stalled.start_ns == stall[0]):
+            return tracks[scene.stalled.track[row]].rank
+    return min(track.rank for track in tracks)
 
 
 def _step_of(steps: Steps, time_ns: int) -> tuple[int, int] | None:
