@@ -67,8 +67,9 @@ def _rank_of(scene: Scene, stall: tuple[int, int] | None) -> int:
     """The rank of the worst stall, else the first."""
     tracks = scene.trace.tracks
     if stall is not None:
-        for row in np.flatnonzero(scene.stalled.start_ns == stall[0]):
-            return tracks[scene.stalled.track[row]].rank
+        rows = np.flatnonzero(scene.stalled.start_ns == stall[0]).tolist()
+        if rows:
+            return tracks[int(scene.stalled.track[rows[0]])].rank
     return min(track.rank for track in tracks)
 
 
