@@ -196,3 +196,27 @@ def test_a_program_that_fails_at_once_is_not_told_to_step(tmp_path: Path, way: s
     assert ran.status in (1, 2, 5)
     assert f"the program ended with status {ran.status} before it used CUDA or an optimizer" in ran.stderr
     assert "tracer.step" not in ran.stderr
+
+
+@pytest.mark.parametrize("closed", [">&-", "2>&-", "<&-", "<&- >&- 2>&-"])
+def test_closed_streams_are_the_programs_to_see(tmp_path: Path, closed: str):
+    looks = "open('seen', 'w').write(str([os.path.exists(f'/proc/self/fd/{n}') for n in range(3)]))"
+    (tmp_path / "program.py").write_text(f"import os\n{looks}\n")
+    tracer = f"{sys.executable} -m tracer run output.folder={tmp_path / 'traces'} -- "
+    seen = []
+    for start in ("", tracer):
+        words = ["bash", "-c", f"{start}{sys.executable} program.py {closed}"]
+        assert subprocess.run(words, cwd=tmp_path, env=ENVIRONMENT, capture_output=True, check=False).returncode == 0
+        seen.append((tmp_path / "seen").read_text())
+
+    assert seen[0] == seen[1]
+
+
+def test_a_recording_that_is_deleted_under_us_costs_the_recording_alone(tmp_path: Path):
+    ran = run_tracer(
+        tmp_path, LOOP + "import shutil\ntrain(5)\nshutil.rmtree('traces')\ntrain(5)\nprint('done')\nsys.exit(6)"
+    )
+
+    assert (ran.status, ran.stdout) == (6, "done\n")
+    assert "Traceback" not in ran.stderr
+    assert "the recording is not whole" in ran.stderr

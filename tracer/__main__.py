@@ -10,6 +10,9 @@ def run() -> None:
     """Run the command line and end the process with its status."""
     from tracer.commands import main
 
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:  # closed by the shell: what we have to say goes nowhere
+            setattr(sys, name, open(os.devnull, "w"))  # noqa: PTH123, SIM115 - open until the end
     sys.exit(main(sys.argv[1:]))
 
 

@@ -64,7 +64,10 @@ def launch(settings: config.Config, progress: Callable[[runs.Event], None], samp
         raise UsageError(f"{argv[0]} cannot be run", why=why) from error
     outcome = _Watch(process, folder, settings, progress, sampler).to_the_end()
     close_manifests(outcome.recordings, process.pid, outcome.status)
-    runs.write_run(folder, _with_status(run, outcome.status))
+    try:
+        runs.write_run(folder, _with_status(run, outcome.status))
+    except OSError as error:
+        outcome.notes.append(f"the recording is not whole: {error}")
     return outcome
 
 
