@@ -381,3 +381,22 @@ def test_stamps_before_the_base_are_times_like_others(read):
 
     assert trace.origin_unix_ns == BASE_NS - 9_000
     assert find_launches(trace).gap_ns.tolist() == [5_500]
+
+
+@pytest.mark.parametrize("runtime", ["xpu_runtime", "xpu_driver", "mtia_runtime", "privateuse1_runtime", "cuda_driver"])
+def test_other_runtimes_launch_kernels_too(read, runtime):
+    launch = event(runtime, "launch", 1_000, 500, correlation=3)
+
+    trace = read(write([launch, kernel("k", 3_000, 900, 3)]))
+
+    assert [row[0] for row in rows(trace)] == ["CALL", "KERNEL"]
+    assert find_launches(trace).gap_ns.tolist() == [1_500]
+
+
+def test_rows_of_mtia_and_of_categories_that_nobody_knows_are_kept(read):
+    odd = [event("mtia_ccp_events", "dma", 1_000, 50, pid=0, tid=3), event("quantum", "collapse", 2_000, 50)]
+
+    trace = read(write(odd))
+
+    assert [row[:2] for row in rows(trace)] == [("GPU_OTHER", "dma"), ("OP", "collapse")]
+    assert not trace.is_work.any()
