@@ -7,16 +7,21 @@ from __future__ import annotations
 
 import os
 import struct
+import threading
 import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from tests.conftest import CPU, make_timeline
+from tests.conftest import CPU, GPU, make_timeline
+from tests.perfetto_tools.processor import ui_folder
 from tests.perfetto_tools.ui import Ui, serve
 from tests.shared import H200
 from tracer.auditor import audit_of, examine
+from tracer.commands._serving import TraceServer
 from tracer.exports.perfetto import write
 from tracer.readers import load
 from tracer.trace import Frames, Kind, Samples
@@ -254,3 +259,35 @@ def test_an_area_shows_a_flame_graph(tmp_path, pictures):
     assert len(left - right) >= 1
     assert len(right - left) >= 1
     assert len(left & right) >= 2
+
+
+def test_the_page_hands_the_trace_over_to_the_viewer(tmp_path):
+    """Where port 9001 is taken: a page of our own opens the UI and gives it the trace by postMessage."""
+    trace = make_timeline((Kind.CALL, "cudaLaunchKernel", CPU, 0, 10, 1), (Kind.KERNEL, "gemm", GPU, 20, 30, 1))
+    file = write(trace, None, tmp_path / "t.pftrace").path
+
+    with (
+        _running(TraceServer(file, 0, viewer=ui_folder().parent)) as viewer,
+        _running(TraceServer(file, 0, ui=viewer.origin)) as server,
+    ):
+        server.address = f"{viewer.origin}/#!/viewer?hideSidebar=true"
+        with Ui(server.origin + "/", window_on=viewer.origin) as opened:
+            names = _names(opened)
+            title = opened.evaluate("return trace.traceInfo.traceTitle")
+            problems = opened.problems()
+
+    assert problems == []
+    assert {"GPU 0", "Stream 7 (default)"} <= set(names)
+    assert "t.pftrace" in title
+
+
+@contextmanager
+def _running(server: TraceServer) -> Iterator[TraceServer]:
+    with server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.05,))
+        thread.start()
+        try:
+            yield server
+        finally:
+            server.shutdown()
+            thread.join()

@@ -7,7 +7,7 @@ import {createInterface} from 'node:readline';
 import {chromium} from 'playwright-core';
 
 const [address, width, height] = [process.argv[2], Number(process.argv[3]), Number(process.argv[4])];
-const origin = new URL(address).origin;
+const allowed = [new URL(address).origin, ...process.argv.slice(5)];  // a second server: the first only opens a window on it
 const profile = mkdtempSync(join(tmpdir(), 'tracer-ui-'));
 const problems = [];
 const browser = await chromium.launchPersistentContext(profile, {
@@ -19,17 +19,26 @@ const browser = await chromium.launchPersistentContext(profile, {
 
 async function start() {
   await browser.route('**/*', (route) => {
-    const mine = route.request().url().startsWith(origin);
+    const mine = allowed.some((origin) => route.request().url().startsWith(`${origin}/`));
     return mine ? route.continue() : route.abort();
   });
-  const page = browser.pages()[0] ?? await browser.newPage();
+  let page = browser.pages()[0] ?? await browser.newPage();
   page.setDefaultTimeout(60_000);
   page.on('pageerror', (error) => problems.push(error.message));
-  await page.addInitScript(() => {
+  await browser.addInitScript(() => {
     // No greeting about cookies and statistics over the pictures.
     localStorage.setItem('perfettoSettings', JSON.stringify({analyticsEnable: false}));
   });
-  await page.goto(address);
+  if (allowed.length === 1) {
+    await page.goto(address);
+  } else {
+    const opening = browser.waitForEvent('page');
+    await page.goto(address);
+    // Headless Chromium holds windows back that no one asked for: press the button, as people would.
+    page.getByRole('button').click({timeout: 2_000}).catch(() => {});
+    page = await opening;
+    page.on('pageerror', (error) => problems.push(error.message));
+  }
   await page.waitForFunction(() => window.app?.trace && !window.app.isLoadingTrace && window.waitForPerfettoIdle);
   await idle(page);
   return page;

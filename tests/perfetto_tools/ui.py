@@ -43,12 +43,14 @@ def serve(*arguments: str) -> Iterator[str]:
 class Ui:
     """A trace on the screen. `evaluate` runs JavaScript with `app` and `trace` at hand; `return` gives its value."""
 
-    def __init__(self, address: str, width: int = 1500, height: int = 1100) -> None:
+    def __init__(self, address: str, width: int = 1500, height: int = 1100, *, window_on: str = "") -> None:
         self.address = address
+        self._window_on = window_on  # the address only opens a window on this origin, and that is what is looked at
         self._size = (width, height)
 
     def __enter__(self) -> Self:
         command = ["node", str(HERE / "browser.mjs"), self.address, *map(str, self._size)]
+        command += [self._window_on] if self._window_on else []
         self._node = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         try:
             self._answer()

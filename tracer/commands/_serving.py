@@ -64,10 +64,11 @@ class TraceServer(ThreadingHTTPServer):
     daemon_threads = True
     allow_reuse_address = True
 
-    def __init__(self, trace: Path, port: int, *, viewer: Path | None = None, address: str = "") -> None:
+    def __init__(self, trace: Path, port: int, *, viewer: Path | None = None, ui: str = UI) -> None:
         self.trace = trace
+        self.ui = ui  # the origin that may have the trace
         self.viewer = viewer
-        self.address = address  # of the viewer with all that it is to show, for the page
+        self.address = ui  # of the viewer with all that it is to show, for the page
         super().__init__(("127.0.0.1", port), _Handler)
 
     @property
@@ -84,7 +85,7 @@ class TraceServer(ThreadingHTTPServer):
         """Whether a request comes from the viewer (or from our own page)."""
         names = {f"127.0.0.1:{self.server_port}", f"localhost:{self.server_port}"}
         own = {f"http://{name}" for name in names}
-        return host in names and (origin is None or origin in own or (origin == UI and self.viewer is None))
+        return host in names and (origin is None or origin in own or (origin == self.ui and self.viewer is None))
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -137,7 +138,9 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _allow(self) -> None:
         if self.headers.get("Origin"):
-            self.send_header("Access-Control-Allow-Origin", UI if self.server.viewer is None else self.server.origin)
+            self.send_header(
+                "Access-Control-Allow-Origin", self.server.ui if self.server.viewer is None else self.server.origin
+            )
             self.send_header("Vary", "Origin")
 
     def _send_viewer(self, folder: Path, path: str, send: Callable[[Path], None]) -> None:
@@ -165,7 +168,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _send_page(self) -> None:
         server = self.server
-        words = {"ADDRESS": server.address, "FILE": server.file_path, "ORIGIN": UI, "NAME": server.trace.name}
+        words = {"ADDRESS": server.address, "FILE": server.file_path, "ORIGIN": server.ui, "NAME": server.trace.name}
         body = re.sub("|".join(words), lambda found: _quoted(words[found[0]]), _PAGE).encode()
         self.send_response(HTTPStatus.OK)
         self.send_header("Content-Type", "text/html")
