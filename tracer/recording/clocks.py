@@ -6,7 +6,8 @@
 - A read notes code objects and instruction offsets; lines and columns are looked up
   later, on the thread that writes. A read from a library's file costs a look-up.
 - Names that the program imported before we came are replaced in its modules.
-- `datetime.now` belongs to a C class and cannot be replaced: it is not noted.
+- `datetime.now` belongs to a C class and cannot be replaced: the recorder of lines tells
+  of its calls, where there is one (Python 3.12 and newer).
 - CUDA events: when and on which stream each was recorded is kept as long as the event
   lives; `elapsed_time` then knows both ends.
 """
@@ -143,11 +144,13 @@ class Recorder:
             return
         if "torch" in sys.modules and not any(name == "elapsed_time" for _, name, _ in self._replaced):
             self._wrap_events(sys.modules["torch"].cuda.Event)
+        self.session.on_date = self.asked_for_date
         self.listening = True
 
     def close(self) -> dict[str, Any]:
         """Stop to listen; what was seen and dropped."""
         self.listening = False
+        self.session.on_date = None
         self.write()
         polled = sum(max(0, count - _POLLED) for count in self.times.values())
         return {"on": bool(self._clocks), "saw": self.saw, "dropped": self.dropped + polled}
@@ -254,6 +257,13 @@ class Recorder:
             return
         claimed = -1 if claimed_ms < 0 else round(claimed_ms * 1e6)
         row = ["elapsed", time.monotonic_ns(), threading.get_native_id(), claimed, begun[0], done[0], begun[1], done[1]]
+        self._note(row, frame)
+
+    def asked_for_date(self, frame: FrameType) -> None:
+        """The program calls `datetime.now()`; the time that it is about to get is now."""
+        self._note(["read", time.monotonic_ns(), threading.get_native_id(), "datetime.now", time.time_ns()], frame)
+
+    def _note(self, row: list[Any], frame: FrameType) -> None:
         self.kept[id(frame.f_code)] = frame.f_code
         with self._lock:
             self._row(row, (id(frame.f_code), frame.f_lasti))

@@ -21,8 +21,9 @@ import sys
 import threading
 from _thread import allocate_lock, get_ident
 from collections.abc import Callable
+from datetime import datetime
 from time import monotonic_ns
-from types import CodeType, FunctionType, MethodType
+from types import BuiltinMethodType, CodeType, FunctionType, MethodType
 from typing import TYPE_CHECKING, Any
 
 from tracer.recording.linestacks import CHECK_AFTER, LIMIT, MONITORING, NO_LINE, PACKED, LineStacks, Thread, pack
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from tracer.recording.session import Session
 
 AVAILABLE = sys.version_info >= (3, 12)
+_DATES = frozenset({"now", "utcnow"})
 _AT_ONCE = 500  # rows; fewer than make the garbage collector look
 
 
@@ -212,6 +214,8 @@ class Recorder(LineStacks):
         kind = type(called)
         if kind is FunctionType or (kind is MethodType and type(called.__func__) is FunctionType):  # type: ignore[attr-defined]
             return None
+        if kind is BuiltinMethodType and called.__name__ in _DATES:  # type: ignore[attr-defined]
+            self._date(called)
         now = monotonic_ns()
         thread = self._thread()
         stack = thread.stack
@@ -230,6 +234,12 @@ class Recorder(LineStacks):
         entry.current = self._frame(entry, line, start + 1, end + 1)
         self._run(thread, entry.current, now)
         return None
+
+    def _date(self, called: Any) -> None:
+        """`datetime.now()` is a clock, too, and belongs to a C class: nothing of it can be replaced."""
+        tell = getattr(self._session, "on_date", None)
+        if tell is not None and isinstance(called.__self__, type) and issubclass(called.__self__, datetime):
+            tell(sys._getframe(3))
 
     def _returned(self, code: CodeType, offset: int, called: object, first: object) -> None:
         thread = self._thread()

@@ -15,6 +15,7 @@ import time
 from _thread import allocate_lock, start_new_thread
 from collections.abc import Callable
 from pathlib import Path
+from types import FrameType
 from typing import Any, Protocol
 
 from tracer import config
@@ -58,6 +59,7 @@ class Session:
         self.record = record
         self.rank = rank
         self.run_id = run_id
+        self.on_date: Callable[[FrameType], None] | None = None  # told by `lines` when the program asks for the date
         self.alive = True  # False in a forked child, and after the end
         self.manifest: dict[str, Any] = {"schema": 1, "complete": False, "notes": [], "marks": [], "recorders": {}}
         self._sinks: dict[str, Sink] = {}
