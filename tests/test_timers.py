@@ -94,6 +94,7 @@ def test_a_timer_that_waits_at_its_end_is_honest():
     (timer,) = judge(trace)
 
     assert (timer.verdict, timer.rule) == ("honest", "")
+    assert "its 1 synchronisations stop the pipeline" in timer.message
 
 
 def test_older_work_behind_the_start_dirties_it():

@@ -21,6 +21,7 @@ _SMALL_NS = 20_000
 _LIE = 1.2  # true over claimed, or claimed over true, from which a timer is called wrong
 _PART = 0.2  # of the claimed time that came in from before the start
 _COLD = 3.0  # first use over the median of the others
+_EXPLICIT = ("DeviceSynchronize", "StreamSynchronize", "EventSynchronize")
 _GAPS = 2.0  # claimed over true for event pairs: they measure gaps between launches
 _GAPS_NS = 100_000  # and by at most this much: longer ones are measuring a slow program, rightly
 
@@ -51,7 +52,7 @@ def judge_timers(trace: Trace, timings: Timings, *, blocking: bool = False) -> t
         if verdict == "bench.dirty_start" and int(timings.start_frame[rows[0]]) in unsynced_ends:
             # The section before ended without waiting: its work is charged to this one.
             verdict = "bench.misattributed"
-        timers.append(_timer(trace, timings, rows, verdict))
+        timers.append(_timer(trace, timings, rows, verdict, _explicit_waits(trace, timings, rows)))
     return tuple(timers)
 
 
@@ -94,7 +95,17 @@ def _is_cold(timings: Timings, rows: Ints) -> bool:
     return len(times) >= 3 and times[0] > _COLD * max(float(np.median(times[1:])), 1.0)
 
 
-def _timer(trace: Trace, timings: Timings, rows: Ints, verdict: str) -> Timer:
+def _explicit_waits(trace: Trace, timings: Timings, rows: Ints) -> int:
+    """How often the thread synchronised explicitly between the two reads, over all uses."""
+    syncs = [name for name in trace.names if name.endswith(_EXPLICIT)]
+    spans = trace.spans
+    mine = np.flatnonzero(trace.name_rows(*syncs) & (spans.track == timings.track[rows[0]]) & (spans.parent == NONE))
+    starts = spans.start_ns[mine]
+    between = np.searchsorted(starts, timings.end_ns[rows]) - np.searchsorted(starts, timings.start_ns[rows])
+    return int(between.sum())
+
+
+def _timer(trace: Trace, timings: Timings, rows: Ints, verdict: str, waits: int) -> Timer:
     row = int(rows[0])
     real = timings.claimed_ns[rows] != NONE
     claimed = float(np.median(timings.claimed_ns[rows][real])) if np.any(real) else 0.0
@@ -114,7 +125,11 @@ def _timer(trace: Trace, timings: Timings, rows: Ints, verdict: str) -> Timer:
         rule=RULES.get(verdict, ""),
         first_over_median=_first_over_median(timings, rows),
     )
-    return replace(timer, message=_message(timer))
+    message = _message(timer)
+    if verdict == "honest" and waits and timer.true_ns is not None and not timings.is_event[row]:
+        # True, and it changes what is measured: the launches behind it no longer hide.
+        message += f"; honest, but its {waits} synchronisations stop the pipeline: CUDA events would not"
+    return replace(timer, message=message)
 
 
 def _ratio(timings: Timings, rows: Ints, verdict: str, claimed: float, true: float) -> float | None:
