@@ -17,6 +17,7 @@ import tracer
 from tests.running import ENVIRONMENT, LOOP, SHORT, Ran, run_tracer
 from tracer.commands import main
 from tracer.errors import UsageError
+from tracer.readers import load
 from tracer.recording.facts import clean_arguments, clean_environment
 
 CONFIGS = Path(__file__).resolve().parents[1] / "configs"
@@ -308,3 +309,28 @@ def test_a_wrong_keyword_is_named():
         tracer.record("mine", stack="full")
 
     assert "stacks" in caught.value.fix
+
+
+@pytest.mark.parametrize("warmup", [0, 2])
+def test_what_opening_and_closing_take_is_in_no_step_and_outside_the_window(tmp_path: Path, warmup: int):
+    slow = """
+from tracer.recording.capture import Capture
+from tracer.recording.session import Session
+def slowed(method):
+    def call(*args, **keywords):
+        time.sleep(0.3)
+        return method(*args, **keywords)
+    return call
+for owner, name in ((Capture, "warm"), (Session, "save")):
+    setattr(owner, name, slowed(getattr(owner, name)))
+"""
+    settings = ("window.skip=3", f"window.warmup={warmup}", "window.steps=4", "record.samples=false")
+    ran = run_tracer(tmp_path, LOOP + slow + "train(15)", settings=settings)
+
+    steps = load(ran.ranks[0].parent).steps
+    assert steps.number[steps.traced].tolist() == [3 + warmup + n for n in range(4)]
+    assert max(steps.dur_ns) < 0.25e9
+    window = ran.manifest["window"]
+    assert window["end_mono_ns"] - window["start_mono_ns"] < 0.25e9
+    opened = [row[1] for row in ran.steps() if row[4]]
+    assert window["start_mono_ns"] <= opened[0] < opened[-1] <= window["end_mono_ns"]

@@ -177,6 +177,7 @@ class Capture:
         manifest["threads"] = facts.threads()
         self.session.save()
         self.tell("open", number=number)
+        manifest["window"]["start_mono_ns"] = time.monotonic_ns()  # what this took is not the program's
 
     def step(self, number: int) -> None:
         """A step begins inside the window."""

@@ -168,8 +168,9 @@ class Child:
             if self._truce is not None:
                 self._truce.capture = capture
         after = plan.at(self.number)
-        if before is not Phase.WARMING or after is Phase.OPEN:
-            capture.stamp(now, self.number, after is Phase.OPEN)
+        opens = after is Phase.OPEN and before is not Phase.OPEN
+        if before is not Phase.WARMING:
+            capture.stamp(now, self.number, after is before is Phase.OPEN)
         if before is Phase.OPEN and after is not Phase.OPEN:
             with undisturbed():
                 capture.close(self.number)
@@ -179,11 +180,11 @@ class Child:
             with undisturbed():
                 capture.warm(self.number, self._source or "time")
             self._stopping.announce()
-        if after is Phase.OPEN:
-            if before is Phase.OPEN:
-                capture.step(self.number)
-            else:
-                self._open(capture)
+        if opens:
+            self._open(capture)
+            capture.stamp(time.monotonic_ns(), self.number, True)  # opening took its time, and is no step
+        elif after is Phase.OPEN:
+            capture.step(self.number)
 
     def _stands_back(self, capture: Capture) -> bool:
         if self._truce is None:
