@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tests.conftest import CPU, GPU, US, make_timeline
-from tests.shared import H200
+from tests.shared import H200, PUBLIC
 from tracer.analysis.launches import find_launches
 from tracer.analysis.trust import find_trust
 from tracer.auditor import audit
@@ -223,3 +223,11 @@ def without_spans(trace, rows):
     columns = {name: getattr(trace.spans, name).copy() for name in Spans.columns()}
     columns["kind"][rows] = Kind.GPU_OTHER
     return dataclasses.replace(trace, spans=Spans(**columns))
+
+
+def test_a_device_that_is_only_shown_is_not_said_to_be_missing():
+    trace = load(PUBLIC / "ascend_level0_rank0_trace_view.json")
+
+    limits = find_trust(trace, find_launches(trace)).limits
+    assert any("rows are of a device whose work we cannot tell" in limit for limit in limits)
+    assert not any("no GPU activity was captured" in limit for limit in limits)

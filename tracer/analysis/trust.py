@@ -90,7 +90,13 @@ def _of_gpu(trace: Trace, does: Bytes, limits: list[str]) -> bool:
     if np.any(trace.is_work):
         return True
     launched = int(np.sum(does == Does.LAUNCH))
-    if launched:
+    others = int(np.sum(trace.spans.kind == Kind.GPU_OTHER))
+    if others:
+        limits.append(
+            f"{others} rows are of a device whose work we cannot tell from its bookkeeping: a viewer shows them, but "
+            "nothing is said about that device, busy or idle"
+        )
+    elif launched:
         limits.append(
             f"no GPU activity was captured: {launched} launches have no GPU work in the trace, so nothing is said "
             "about the GPU, busy or idle"
