@@ -6,13 +6,18 @@ import ast
 import json
 import re
 import textwrap
+from dataclasses import replace
 
 import pytest
 
+from tests.conftest import CPU, GPU, make_timeline
 from tests.shared import CASES
 from tracer.analysis.source_timers import find_timers, read_source
+from tracer.analysis.sources import Sources
+from tracer.auditor import audit
 from tracer.checking import check_paths
 from tracer.commands import main
+from tracer.trace import Kind
 
 HEAD = "import time\nimport torch\nx = torch.randn(8, device='cuda')\n"
 
@@ -118,6 +123,33 @@ def test_handed_cases(case, expected):
     assert {(f.kind, f.place.line) for f in audit.findings} == expected
 
 
+GENERATED = {
+    "a long sum": "x = " + " + ".join(["1"] * 30_000),
+    "brackets": "x = " + "(" * 5_000 + ")" * 5_000,
+    "calls": "x = " + "f(" * 150 + ")" * 150,
+    "elifs": "if x:\n    pass\n" + "".join(f"elif x == {n}:\n    pass\n" for n in range(2_000)),
+}
+
+
+@pytest.mark.parametrize("name", GENERATED)
+def test_generated_code_that_is_nested_too_deep_costs_only_itself(tmp_path, capsys, name):
+    (tmp_path / "generated.py").write_text(HEAD + GENERATED[name])
+    (tmp_path / "lying.py").write_text(HEAD + LYING["plain"])
+
+    assert main(["check", str(tmp_path)]) == 1
+    assert "1 findings in 2 files" in capsys.readouterr().out
+    places = Sources({"generated.py": HEAD + GENERATED[name]})
+    assert places.columns_on("generated.py", 1, frozenset({"item"})) is None
+
+
+@pytest.mark.parametrize("start", [b"\xef\xbb\xbf", b"# -*- coding: latin-1 -*-\nname = '\xe9'\n"])
+def test_a_file_is_read_in_the_encoding_that_it_declares(tmp_path, capsys, start):
+    (tmp_path / "lying.py").write_bytes(start + (HEAD + LYING["plain"]).encode())
+
+    assert main(["check", str(tmp_path)]) == 1
+    assert "not looked at" not in capsys.readouterr().out
+
+
 def test_the_command_walks_a_folder_and_says_what_it_could_not_read(tmp_path, capsys):
     (tmp_path / "lying.py").write_text(HEAD + LYING["plain"])
     (tmp_path / "honest.py").write_text(HEAD + HONEST["item"])
@@ -151,3 +183,22 @@ def test_nothing_found_is_status_0_and_a_missing_path_2(tmp_path, capsys):
     assert main(["check", str(tmp_path)]) == 0
     assert main(["check", str(tmp_path / "nowhere")]) == 2
     assert "does not exist" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("text", ["def (:", "print 'old'", "x = '\0'", "x = " + " + ".join(["1"] * 30_000)])
+def test_a_source_in_a_trace_that_is_no_python_of_ours_is_passed_over(text):
+    launches = [
+        row
+        for n in range(40)
+        for row in (
+            (Kind.CALL, "cudaLaunchKernel", CPU, 1_000 * n, 1_000 * n + 900, n + 1),
+            (Kind.KERNEL, "k", GPU, 1_000 * n + 10, 1_000 * n + 890, n + 1),
+        )
+    ]
+    trace = make_timeline(*launches)
+    switch = 'import os\nimport torch\nos.environ["CUDA_LAUNCH_BLOCKING"] = "1"\nx = torch.ones(1, device="cuda")\n'
+    sources = {"a.py": f"# CUDA_LAUNCH_BLOCKING\n{text}", "b.py": switch}
+
+    (blocking,) = [f for f in audit(replace(trace, sources=sources)).findings if f.kind == "bench.launch_blocking"]
+    assert blocking.place is not None
+    assert (blocking.place.file, blocking.place.line) == ("b.py", 3)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tokenize
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -29,9 +30,10 @@ def check_paths(paths: Iterable[str]) -> Audit:
         for file in _python_files(Path(path)):
             count += 1
             try:
-                source = read_source(str(file), file.read_text(encoding="utf-8"))
-            except (SyntaxError, ValueError, OSError) as error:
-                limits.append(f"{file} was not looked at: {error}")
+                with tokenize.open(file) as text:  # in the encoding that it declares
+                    source = read_source(str(file), text.read())
+            except (SyntaxError, ValueError, OSError, RecursionError, MemoryError) as error:
+                limits.append(f"{file} was not looked at: {str(error) or type(error).__name__}")
                 continue
             if source is not None:
                 sources[source.file] = source.text

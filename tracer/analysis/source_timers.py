@@ -94,12 +94,21 @@ class Source:
 def read_source(file: str, text: str) -> Source | None:
     """Look through one file; None if it has nothing to do with a GPU.
 
-    Raises SyntaxError or ValueError (null bytes) for text that is not Python.
+    Raises SyntaxError or ValueError (null bytes) for text that is not Python, and RecursionError
+    or MemoryError for what is nested too deep, as generated code can be.
     """
     tree = ast.parse(text)
     if not uses_cuda(tree):
         return None
     return Source(file, text, tuple(find_timers(tree)), tuple(find_blocking_switch(tree)))
+
+
+def read_any(file: str, text: str) -> Source | None:
+    """The same for text that came with a trace: None, too, for what cannot be read as Python of this version."""
+    try:
+        return read_source(file, text)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return None
 
 
 def uses_cuda(tree: ast.AST) -> bool:

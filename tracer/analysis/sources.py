@@ -168,7 +168,7 @@ class Sources:
         if key not in self._trees:
             try:
                 self._trees[key] = ast.parse(self._texts[key])
-            except (SyntaxError, ValueError):
+            except (SyntaxError, ValueError, RecursionError, MemoryError):
                 self._trees[key] = None
         return self._trees[key]
 

@@ -131,10 +131,10 @@ def _subtracted(sources: Mapping[str, str]) -> _Subtracted:
     found: _Subtracted = {}
     for file, text in sources.items():
         try:
-            tree = ast.parse(text)
-        except (SyntaxError, ValueError):  # a template, or a file of another Python version
-            continue
-        for start, end, collected in find_pairs(tree):
+            pairs = list(find_pairs(ast.parse(text)))
+        except (SyntaxError, ValueError, RecursionError, MemoryError):
+            continue  # a template, a file of another Python version, or generated code that is nested too deep
+        for start, end, collected in pairs:
             found.setdefault((file, end.line), {})[file, start.line] = collected
     return found
 

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from tracer.analysis.intervals import total
-from tracer.analysis.source_timers import read_source
+from tracer.analysis.source_timers import read_any
 from tracer.analysis.work import is_blocking
 from tracer.results import Finding, Place
 from tracer.rules import Evidence, Rule
@@ -68,7 +68,7 @@ def _switch(evidence: Evidence) -> Place | None:
     """Where the program's own text switches it on."""
     for file, text in evidence.trace.sources.items():
         if "CUDA_LAUNCH_BLOCKING" in text:
-            source = read_source(file, text)
+            source = read_any(file, text)
             for switch in source.blocking if source else ():
                 line = text.splitlines()[switch.line - 1]
                 return Place(file, switch.line, "", (switch.column, switch.end_column), "source", True, line)

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tracer.analysis.source_timers import Source, read_source
+from tracer.analysis.source_timers import Source, read_any
 from tracer.results import Finding
 from tracer.rules import Evidence, Rule
 from tracer.rules._timers import judged, place_of, reported, suspected
@@ -37,7 +37,7 @@ def find(evidence: Evidence) -> Iterator[Finding]:
     found = list(judged(RULE, evidence.timers))
     yield from found
     for file, text in evidence.trace.sources.items() if found else ():
-        if "CUDA_LAUNCH_BLOCKING" in text and (source := read_source(file, text)) is not None:
+        if "CUDA_LAUNCH_BLOCKING" in text and (source := read_any(file, text)) is not None:
             yield from _switches(source)
 
 
