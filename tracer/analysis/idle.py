@@ -15,14 +15,15 @@ most; then the others that feed it. Of several causes at one moment it is the fi
 2. a call that holds the thread (`stall`): the row names it;
 3. waiting for the DataLoader (`input.bound`), garbage collection (`host.gc`), compilation
    (`compile.jit`), if annotations or functions say so;
-4. a stall before that: its effect lasts until a launch again finds the device busy, the
+4. another thread of the process that holds the GIL (`host.gil`): the row names that thread;
+5. a stall before that: its effect lasts until a launch again finds the device busy, the
    next stall begins, or ten times the lead that was lost is used up. A wait that lost
    no lead has no effect: the GPU would have been idle anyway;
-5. an operator that works on the CPU for long, or a stretch without any operator or call
+6. an operator that works on the CPU for long, or a stretch without any operator or call
    (`host.hot` if its line is known, else `host.late`);
-6. an operator's first use, where it does something for long that is neither a call nor
+7. an operator's first use, where it does something for long that is neither a call nor
    another operator: libraries set themselves up then (`load.library`);
-7. operators, calls and the Python between them (`launch.bound`).
+8. operators, calls and the Python between them (`launch.bound`).
 
 What no thread of the trace can answer for is `unknown`.
 """
@@ -47,6 +48,7 @@ CAUSES = (
     "stall",
     "input.bound",
     "host.gc",
+    "host.gil",
     "compile.jit",
     "host.hot",
     "host.late",

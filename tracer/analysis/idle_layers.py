@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from tracer.analysis.gil import held_by_others
 from tracer.analysis.intervals import Union, gaps, subtract, union
 from tracer.analysis.stalls import Stalls
 from tracer.trace import NONE, Ids, Ints, Kind, Trace
@@ -58,12 +59,13 @@ def find_layers(
         layers.append((one, _stall_layer(stalls, one)))
     for one in threads:
         layers.extend((one, Layer(cause, *named_parts(trace, cause, one))) for cause in _NAMED)
+    silent = _silent(trace, threads)
+    layers.extend((one, Layer("host.gil", *part)) for one, part in held_by_others(trace, silent, track, _ALONE_NS))
     for one in threads:
         layers.append((one, _effect_layer(stalls, idle, rebuilt, one, device)))
     working = subtract(_long_ops(trace, track), _launching(trace, track))
     layers.append((track, Layer("host.hot", *working)))
     layers.append((track, Layer("load.library", *_first_uses(trace, track))))
-    silent = _silent(trace, threads)
     layers.append((track, Layer("host.late", *silent)))
     return layers
 

@@ -16,6 +16,7 @@ WORDS = {
     "launch.queue_full": "a full launch queue",
     "input.bound": "waiting for input",
     "host.gc": "garbage collection",
+    "host.gil": "another thread that holds the GIL",
     "host.hot": "CPU work on the user's lines",
     "host.late": "host work that the trace does not name",
     "compile.jit": "compilation",

@@ -19,6 +19,7 @@ _OF_IDLE = {
     "launch.bound": "launch #808",  # blue
     "host.hot": "harmless #144",  # orange: the CPU was busy
     "host.late": "harmless #144",
+    "host.gil": "harmless #144",  # another thread's CPU work
     "host.gc": "memory #594",  # purple
     "compile.jit": "memory #594",
     "load.library": "memory #594",
