@@ -32,7 +32,7 @@ def sample_packets(scene: Scene, scale: Scale) -> Iterator[bytes]:
         track = samples.track[some]
         sample = [packing.tag(_CPU, 0) + b"\x00", *packing.hole(_PID, pids[track]), *packing.hole(_TID, tids[track])]
         sample += packing.hole(_CALLSTACK, samples.frame[some].astype(np.int64) + 1)
-        body = packing.hole(_TIMESTAMP, samples.time_ns[some] - scale.base_ns, scale.time_width)
+        body = packing.hole(_TIMESTAMP, samples.time_ns[some] - scale.base_ns)
         body += [packing.tag(_SEQUENCE, 0) + packing.varint(sequence) + packing.tag(_FLAGS, 0) + b"\x02"]
         packet = packing.message(_PACKET, body + packing.message(_PERF_SAMPLE, sample))
         yield packing.pack(packet, len(some)).tobytes()

@@ -105,9 +105,11 @@ def _host_slices(scene: Scene, rows: Ids, waiting: Union | None) -> Iterator[Sli
     spans = scene.trace.spans
     start, end = spans.start_ns[rows], spans.end_ns[rows]
     waits = covered(waiting, start, end) > 0 if waiting is not None else np.zeros(len(rows), np.bool_)
-    for kind in np.unique(spans.kind[rows]):
-        for waited in (False, True):
-            same = rows[(spans.kind[rows] == kind) & (waits == waited)]
+    kinds = spans.kind[rows]
+    for kind in np.flatnonzero(np.bincount(kinds)).tolist():
+        of_kind = kinds == kind
+        for waited in (False, True) if waits.any() else (False,):
+            same = rows[of_kind & waits] if waited else rows[of_kind & ~waits]
             for at, leaving, arriving in scene.arrows.split(HOST_SPAN, same):
                 some = same[at]
                 yield Slices(

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -55,12 +55,12 @@ class Scale:
     """How numbers are written in this file."""
 
     base_ns: int  # this moment of the model is the file's 0
-    time_width: int
     seed: str  # of all ids
     strings: Strings = field(default_factory=Strings)
     names_of_args: Strings = field(default_factory=Strings)
     sequences: int = 0
     arrow_base: int = 0  # added to the numbers of arrows
+    wide: int = 0  # bytes of an id of a string in a row, once it is decided
 
     def uuid(self, key: str) -> int:
         """A row's number, below 2^63."""
@@ -85,7 +85,8 @@ def pack_row(row: Row, scale: Scale) -> Iterator[bytes | Task]:
         sequence = scale.next_sequence()
         events = _in_time(parts)
         yield _opening(row, scale, sequence, events.first_ns, parts)
-        yield from _pack_slices(parts, scale, sequence, events)
+        # How wide an id is must not depend on what another thread has found meanwhile.
+        yield from _pack_slices(parts, replace(scale, wide=scale.name_width), sequence, events)
     if row.counter is not None and len(row.counter.time_ns):
         sequence = scale.next_sequence()
         yield _opening(row, scale, sequence, int(row.counter.time_ns[0]), ())
@@ -205,7 +206,14 @@ def _in_time(parts: Sequence[Slices]) -> _Events:
         times = times[events]
     else:
         events = np.arange(len(times))
-    return _Events(part, inside, events, np.diff(times, prepend=times[0]), int(times[0]))
+    return _Events(part, inside, events, _since(times), int(times[0]))
+
+
+def _since(times: Ints) -> Ints:
+    """The time since the one before; 0 for the first."""
+    since = np.zeros(len(times), np.int64)
+    np.subtract(times[1:], times[:-1], out=since[1:])
+    return since
 
 
 def _nesting(parts: Sequence[Slices]) -> Any:
@@ -230,7 +238,7 @@ def _begin(part: Slices, scale: Scale, category: int) -> list[Part]:
         event += packing.hole(_EXTRA_VALUES, part.worked_ns[0])
     for arg in part.args:  # the texts among them last, beside the name: they repeat together
         event += _annotation(arg, scale)
-    return event + packing.hole(_NAME, part.name.astype(np.int64) + 1, scale.name_width)
+    return event + packing.hole(_NAME, part.name.astype(np.int64) + 1, scale.wide)
 
 
 def _end(worked_ns: Ints | None) -> list[Part]:
@@ -241,7 +249,7 @@ def _end(worked_ns: Ints | None) -> list[Part]:
 def _annotation(arg: Arg, scale: Scale) -> list[Part]:
     parts: list[Part] = [packing.tag(_ARG_NAME, 0) + varint(scale.names_of_args.id(arg.name) + 1)]
     if arg.text:
-        parts += packing.hole(_ARG_STRING, arg.values.astype(np.int64) + 1, scale.name_width)
+        parts += packing.hole(_ARG_STRING, arg.values.astype(np.int64) + 1, scale.wide)
     elif arg.values.dtype.kind == "f":
         parts += packing.fixed(_ARG_DOUBLE, arg.values)
     else:
@@ -256,7 +264,7 @@ def _packet(since: Ints, event: Sequence[Part], sequence: int, width: int) -> li
 
 
 def _pack_counter(counter: Counter, sequence: int) -> Iterator[bytes | Task]:
-    since = np.diff(counter.time_ns, prepend=counter.time_ns[0])
+    since = _since(counter.time_ns)
     for low in range(0, len(since), CHUNK):
         some = partial(_pack_values, since[low : low + CHUNK], counter.value[low : low + CHUNK], sequence)
         yield Task(some, min(CHUNK, len(since) - low) * _EVENT) if len(since) > _AT_ONCE else some()

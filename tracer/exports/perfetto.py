@@ -9,7 +9,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -30,7 +30,7 @@ from tracer.exports._scene import DETAILS, Examined, Scene, set_scene
 from tracer.exports._sequences import BOOTTIME, Scale, pack_row, work_counter_key
 from tracer.exports._view import make_view, view_packet
 from tracer.results import Audit
-from tracer.trace import Trace
+from tracer.trace import NONE, Trace
 
 SUFFIX = ".pftrace"
 MOST_SLICES = 6_000_000  # about 2 GB in the browser
@@ -78,28 +78,27 @@ def write(
 def write_scene(scene: Scene, path: Path, *, compress: bool = True, notes: tuple[str, ...] = ()) -> Written:
     """Write what is in a scene."""
     draw_arrows(scene)
-    rows = list(all_rows(scene))
-    low, high = _bounds(scene, rows)
-    scale = Scale(low, max(1, -(-(high - low).bit_length() // 7)), _seed(scene.trace), scene.strings)
+    base = _first(scene)
+    scale = Scale(base, _seed(scene.trace), scene.strings)
     scale.arrow_base = scale.uuid("arrows") >> 32 << 32
     slices = counters = 0
     with Output(path, compress=compress) as out:
         out.add(_opening(scene, scale))
-        out.add(_framed(view_packet(make_view(scene, low)).SerializeToString()))
-        for row in rows:
-            out.add(_descriptors(row, scale))
-        for row in rows:
+        out.add(_framed(view_packet(make_view(scene, base)).SerializeToString()))
+        # Rows are packed by other threads while the next ones are being found.
+        for row in all_rows(scene):
             slices += row.count
             counters += len(row.counter.time_ns) if row.counter is not None else 0
+            out.add(_descriptors(row, scale))
             for data in pack_row(row, scale):
                 if isinstance(data, bytes):
                     out.add(data)
                 else:
                     out.later(data.pack, data.size)
-        for data in sample_packets(scene, scale):
-            out.add(data)
+        for packets in sample_packets(scene, scale):
+            out.add(packets)
     samples = int(np.sum(scene.trace.samples.frame >= 0)) if scene.detail != "low" else 0
-    return Written(path, low, slices, counters, samples, scene.arrows.counts, out.raw_bytes, notes)
+    return Written(path, base, slices, counters, samples, scene.arrows.counts, out.raw_bytes, notes)
 
 
 def all_rows(scene: Scene) -> Iterator[Row]:
@@ -114,14 +113,15 @@ def all_rows(scene: Scene) -> Iterator[Row]:
         yield from gpu_rows(scene, rank, device)
 
 
-def _bounds(scene: Scene, rows: Sequence[Row]) -> tuple[int, int]:
-    """The first and the last moment of anything that is drawn."""
-    times = [
-        part for row in rows for slices in row.slices for part in (slices.start_ns, slices.start_ns + slices.dur_ns)
-    ]
-    times += [row.counter.time_ns for row in rows if row.counter is not None]
-    times = [part for part in (*times, scene.trace.samples.time_ns) if len(part)]
-    return min((int(part.min()) for part in times), default=0), max((int(part.max()) for part in times), default=0)
+def _first(scene: Scene) -> int:
+    """A moment before which nothing is drawn: the first in any table."""
+    trace, timings, steps = scene.trace, scene.trace.event_timings, scene.steps
+    columns = [trace.spans.start_ns, trace.lines.start_ns, trace.samples.time_ns, trace.counters.time_ns]
+    columns += [trace.reads.time_ns, timings.time_ns, timings.start_ns, timings.end_ns]
+    columns += [steps.start_ns[steps.traced], scene.stalled.start_ns, scene.idled.start_ns]
+    columns.append(np.array([f.first_ns for f in scene.findings], np.int64))
+    known = [column[column != NONE] for column in columns]
+    return min((int(column.min()) for column in known if len(column)), default=0)
 
 
 def _seed(trace: Trace) -> str:
