@@ -36,6 +36,9 @@ LYING = {
     "plain": "t0 = time.perf_counter()\ny = model(x)\nt1 = time.perf_counter()\nprint(t1 - t0)",
     "subtracted in place": "t0 = time.time()\ny = model(x)\nz = 1\nprint(time.time() - t0)",
     "in a function": "def f():\n    t0 = time.time()\n    y = x @ x\n    return time.time() - t0",
+    "arithmetic on what was moved": (
+        "def f(y):\n    y = y.cuda()\n    t0 = time.time()\n    z = y * y\n    w = z * y\n    d = time.time() - t0"
+    ),
     "attribute": "self.t0 = time.monotonic()\nloss.backward()\nself.took = time.monotonic() - self.t0",
     "wait before the work": "t0 = time.time()\ntorch.cuda.synchronize()\ny = model(x)\nd = time.time() - t0",
     "arithmetic on tensors": "y = x * 2\nt0 = time.time()\nz = y * y\nw = z + y\nd = time.time() - t0",
@@ -121,6 +124,26 @@ def test_handed_cases(case, expected):
     audit = check_paths([str(CASES / "inputs" / f"{case}.py")])
 
     assert {(f.kind, f.place.line) for f in audit.findings} == expected
+
+
+CALLED = {
+    "from time import {}": "{}()",
+    "from time import {} as now": "now()",
+    "import time as clock": "clock.{}()",
+    "def outer():\n    from time import {} as tick": "tick()",
+}
+
+
+@pytest.mark.parametrize("clock", ["time", "perf_counter", "monotonic_ns", "process_time"])
+@pytest.mark.parametrize("written", CALLED)
+def test_a_clock_is_known_by_any_name(written, clock):
+    call = CALLED[written].format(clock)
+    before = f"{written.format(clock)}\n"
+
+    assert found(f"{before}t0 = {call}\ny = model(x)\nprint({call} - t0)") == [
+        ("bench.no_sync", before.count("\n") + 3)
+    ]
+    assert found(f"{before}t0 = {call}\ny = model(x).item()\nprint({call} - t0)") == []
 
 
 GENERATED = {

@@ -14,6 +14,8 @@ import ast
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from tracer.analysis.clock_names import with_plain_clocks
+
 CLOCKS = frozenset(
     f"{name}{suffix}"
     for name in ("time", "perf_counter", "monotonic", "process_time", "thread_time", "default_timer")
@@ -131,7 +133,7 @@ def uses_cuda(tree: ast.AST) -> bool:
 
 def find_timers(tree: ast.Module) -> list[SourceTimer]:
     """All timers of a file whose two ends lie in one function, in the order of their ends."""
-    waiting, reading = _helpers(tree)
+    waiting, reading = _helpers(with_plain_clocks(tree, CLOCKS))
     found: list[SourceTimer] = []
     for name, body in _scopes(tree):
         found.extend(_Scope(name, waiting, reading).follow(body))
@@ -279,7 +281,8 @@ class _Scope:
         """Whether a value comes from torch or from a name that does: a guess, good enough for arithmetic on it."""
         names = {n.id for n in ast.walk(value) if isinstance(n, ast.Name)}
         is_class = isinstance(value, ast.Call) and _called(value)[:1].isupper()
-        return not is_class and bool(names & self.tensors or "torch" in names)
+        moved = isinstance(value, ast.Call) and _called(value) == "cuda"
+        return not is_class and bool(moved or names & self.tensors or "torch" in names)
 
     def _test(self, node: ast.expr) -> None:
         """A condition; one on a tensor waits for its value."""
