@@ -92,6 +92,22 @@ def test_longer_lines_count_if_their_text_does_not_wait():
     assert "host.gil" not in cause_times(lined(gap(), STUCK, *longer, text=waits))
 
 
+def test_short_naps_are_known_by_their_text():
+    waits = {50: "time.sleep(0.0001)", 51: "time.sleep(0.0001)", 52: "time.sleep(0.0001)"}
+
+    assert "host.gil" not in cause_times(lined(gap(), STUCK, *SPIN, text=waits))
+
+
+def test_one_long_line_counts_if_it_calls_only_what_keeps_the_gil():
+    def held(text):
+        return cause_times(lined(gap(), STUCK, (CPU2, 50, 0, 6_000), text={50: text})).get("host.gil", 0)
+
+    assert held("total = sum(i * i for i in range(1_000_000))") == 4_980
+    assert held("total = sum(fetch(i) for i in range(100))") == 0
+    assert held("answer = requests.post(url)") == 0
+    assert held("for line in stream:") == 0
+
+
 def test_a_function_too_busy_to_be_watched_holds_the_gil():
     assert cause_times(lined(gap(), STUCK, (CPU2, NONE, 0, 6_000)))["host.gil"] == 4_980
 
@@ -156,6 +172,18 @@ def test_the_finding_names_the_line_that_held_the_gil_and_the_thread_that_waited
     assert (found.rule, found.thread, found.place.line, found.count) == ("IDLE010", "helper", 50, 4)
     assert found.idle_ns == 4 * 4_000 * US
     assert found.notes == ("thread main waited at train.py:7",)
+
+
+def test_a_function_without_lines_is_named_in_a_note():
+    trace = lined(gap(), STUCK, (CPU2, NONE, 0, 6_000))
+
+    (found,) = [f for f in examine(trace).findings if f.kind == "host.gil"]
+
+    assert found.place is None
+    assert found.notes == (
+        "it ran step in train.py, too busy to be watched line by line",
+        "thread main waited at train.py:7",
+    )
 
 
 def test_the_table_of_idle_time_names_it_and_sums_exactly():

@@ -4,12 +4,13 @@ Nothing records who holds it, but only its holder ends a line or enters a functi
 thread waited for it if, after an operator or call (which gave it away), it stayed on the
 same line without another one, and one other thread ran Python for most of that time:
 
-- lines and functions that took up to a millisecond, several of them begun meanwhile;
-- longer lines, if their text is known and does not say that they wait;
-- functions that were too busy to be watched line by line, if they lasted all the while.
+- lines and functions that took up to a millisecond, or longer lines whose text is known,
+  several of them begun meanwhile; not those whose text says that they wait;
+- lines, however long, that call nothing but built-in functions which keep the GIL;
+- functions that were too busy to be watched line by line.
 
 A line that the thread reached without an operator or call may itself sleep or read: no
-word about it. Nor about a line of the other thread that began before and ended after.
+word about it. Nor about any other line of the other thread that began before and ended after.
 """
 
 from __future__ import annotations
@@ -27,6 +28,8 @@ _SEVERAL = 3
 _WAITS = re.compile(
     r"\b(sleep|wait\w*|get|put|join|acquire|recv\w*|select|poll|accept|read\w*|write|result)\s*\(|\bwith\b"
 )
+_CALLS = re.compile(r"([\w.]+)\s*\(")
+_KEEP = {"sum", "sorted", "min", "max", "any", "all", "range", "len", "abs", "pow", "zip", "json.dumps", "json.loads"}
 
 
 def held_by_others(trace: Trace, silent: Union, track: int, least_ns: int) -> list[tuple[int, Union]]:
@@ -73,26 +76,29 @@ def _ran(trace: Trace, track: int, starts: Ints, ends: Ints) -> Ints:
     lines, spans = trace.lines, trace.spans
     rows = np.flatnonzero(lines.track == track)
     calls = np.flatnonzero((spans.kind == Kind.PYTHON) & (spans.track == track) & (spans.dur_ns <= _RUNS_NS))
-    busy = trace.frames.line[lines.frame[rows]] == NONE
-    runs = rows[~busy & ((lines.dur_ns[rows] <= _RUNS_NS) | _works(trace, lines.frame[rows]))]
+    known, waits, keeps = _texts(trace, lines.frame[rows])
+    sure = rows[(trace.frames.line[lines.frame[rows]] == NONE) | keeps]
+    runs = rows[((lines.dur_ns[rows] <= _RUNS_NS) | known) & ~waits]
     begun = np.sort(np.concatenate((lines.start_ns[runs], spans.start_ns[calls])))
-    ran = covered(
-        union(
-            np.concatenate((lines.start_ns[runs], spans.start_ns[calls])),
-            np.concatenate((lines.start_ns[runs] + lines.dur_ns[runs], spans.end_ns[calls])),
-        ),
-        starts,
-        ends,
-    )
     several = np.searchsorted(begun, ends) - np.searchsorted(begun, starts) >= _SEVERAL
-    hot = lines.start_ns[rows[busy]]
-    return np.maximum(np.where(several, ran, 0), covered(union(hot, hot + lines.dur_ns[rows[busy]]), starts, ends))
+    firm = _union_of_lines(trace, sure)
+    loose = _union_of_lines(trace, runs)
+    opens = np.concatenate((firm[0], loose[0], spans.start_ns[calls]))
+    closes = np.concatenate((firm[1], loose[1], spans.end_ns[calls]))
+    return np.where(several, covered(union(opens, closes), starts, ends), covered(firm, starts, ends))
 
 
-def _works(trace: Trace, frames: Ids) -> Bools:
-    """For each frame, whether the text of its line is known and says nothing about waiting."""
+def _union_of_lines(trace: Trace, rows: Ints) -> Union:
+    starts = trace.lines.start_ns[rows]
+    return union(starts, starts + trace.lines.dur_ns[rows])
+
+
+def _texts(trace: Trace, frames: Ids) -> tuple[Bools, Bools, Bools]:
+    """For each frame: is the text of its line known, does it say that it waits, and does it keep the GIL for sure."""
     sources, names = Sources(trace.sources), trace.names
     different, at = np.unique(frames, return_inverse=True)
     texts = [sources.line(names[trace.frames.file[one]], int(trace.frames.line[one])) for one in different.tolist()]
-    answers: Bools = np.array([bool(text) and not _WAITS.search(text) for text in texts], np.bool_)[at]
-    return answers
+    known: Bools = np.array([bool(text) for text in texts], np.bool_)
+    waits: Bools = np.array([bool(_WAITS.search(text)) for text in texts], np.bool_)
+    keeps: Bools = np.array([bool(_CALLS.search(text)) and _KEEP.issuperset(_CALLS.findall(text)) for text in texts])
+    return known[at], waits[at], keeps.astype(np.bool_)[at]

@@ -47,13 +47,26 @@ def find(evidence: Evidence) -> Iterator[Finding]:
             continue
         place = next((one for one, of, _ in groups if of == track and one is not None), None)
         found = idle_finding(evidence, RULE, rows, track, place, op="gil", confidence="medium")
-        yield replace(found, notes=(*found.notes, *_waiting(evidence, rows)))
+        yield replace(found, notes=(*found.notes, *(() if place else _busy(evidence, rows)), *_waiting(evidence, rows)))
+
+
+def _longest(evidence: Evidence, rows: Ids) -> int:
+    return int(rows[np.argmax(evidence.idle.dur_ns[rows])])
+
+
+def _busy(evidence: Evidence, rows: Ids) -> tuple[str, ...]:
+    """The function that held it, where its lines came too fast to be recorded."""
+    stack = int(evidence.idle_stack[_longest(evidence, rows)])
+    place = evidence.places.place(stack) if stack != NONE else None
+    if place is None:
+        return ()
+    return (f"it ran {place.function} in {place.file.rpartition('/')[2]}, too busy to be watched line by line",)
 
 
 def _waiting(evidence: Evidence, rows: Ids) -> tuple[str, ...]:
     """Which thread waited in the longest of these rows, and on which line."""
     idle, launches = evidence.idle, evidence.launches
-    longest = int(rows[np.argmax(idle.dur_ns[rows])])
+    longest = _longest(evidence, rows)
     start, end = int(idle.start_ns[longest]), int(idle.start_ns[longest] + idle.dur_ns[longest])
     calls = launches.call[launches.work == idle.next_work[longest]]
     feeds, main = feeding_threads(evidence.trace, launches, int(idle.rank[longest]), int(idle.device[longest]))
