@@ -188,9 +188,19 @@ def test_a_manifest_that_is_none_is_an_error(record):
 
 def test_a_perfetto_file_of_ours_leads_to_its_recording(record):
     run = record().parent
+    (run / "run.json").write_text("{}")
     (run / "trace.pftrace").write_bytes(b"\x0a\x01x")
 
     assert len(load(run / "trace.pftrace").spans) == 4
+
+
+@pytest.mark.parametrize("name", ["zz.pftrace", "trace.pftrace"])
+def test_a_perfetto_file_beside_somebody_elses_recording_is_refused(record, name):
+    around = record().parent  # a folder in which a recording happens to lie, and no run of its own
+    (around / name).write_bytes(b"\x0a\x01x")
+
+    with pytest.raises(TraceError, match="is known to belong to it"):
+        load(around / name)
 
 
 def test_a_drifting_wall_clock_is_followed_between_the_marks():
