@@ -77,6 +77,15 @@ def test_a_benchmark_and_an_audit_are_not_compared(tmp_path, audits, capsys):
     assert "different kinds" in capsys.readouterr().err
 
 
+def test_a_threshold_without_its_percent_sign_is_not_taken_for_a_multiple(audits, capsys):
+    before, after = audits(stepped(STEADY), stepped(STEADY))
+
+    assert main(["diff", before, after, "--threshold", "5"]) == 2
+    assert "write 5%" in capsys.readouterr().err
+    assert main(["diff", before, after, "--threshold", "150%"]) == 0
+    assert main(["diff", before, after, "--threshold", "nan"]) == 2
+
+
 def test_a_wrong_threshold_is_an_error_of_usage(audits, capsys):
     before, after = audits(make_audit(), make_audit())
 

@@ -98,6 +98,13 @@ def _share(text: str) -> float:
     from tracer.errors import UsageError
 
     try:
-        return float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
+        share = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
     except ValueError as error:
         raise UsageError(f"--threshold {text!r} is no share", fix="write for example 5% or 0.05") from error
+    if not 0 <= share < float("inf"):
+        raise UsageError(f"--threshold {text!r} is no share", fix="write for example 5% or 0.05")
+    if share > 1 and not text.endswith("%"):
+        raise UsageError(
+            f"--threshold {text} is more than the whole step", why="without % it is a share", fix=f"write {text}%"
+        )
+    return share
