@@ -48,13 +48,18 @@ def _names(path):
         return {row["name"] for row in processor.query("select distinct name from slice")}
 
 
-def test_any_trace_becomes_a_file_beside_it(json_trace, capsys):
+def test_any_trace_becomes_a_file_in_the_current_folder(json_trace, tmp_path, monkeypatch, capsys):
+    here = tmp_path / "here"
+    here.mkdir()
+    monkeypatch.chdir(here)
+
     assert main(["export", str(json_trace)]) == 0
 
     said = capsys.readouterr().out
-    assert (json_trace.parent / "run.pftrace").is_file()
+    assert (here / "run.pftrace").is_file()
+    assert not (json_trace.parent / "run.pftrace").exists()
     assert "slices" in said
-    assert f"python -m tracer open {json_trace.parent / 'run.pftrace'}" in said
+    assert "python -m tracer open run.pftrace" in said
 
 
 def test_it_is_gzip_and_says_how_to_look_at_it(json_trace, tmp_path):

@@ -18,7 +18,9 @@ if TYPE_CHECKING:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """What to write, how much of it, and where."""
     parser.add_argument("path", metavar="PATH", help="recording or trace")
-    parser.add_argument("-o", "--output", metavar="FILE", help="where to (default: beside PATH, ending in .pftrace)")
+    parser.add_argument(
+        "-o", "--output", metavar="FILE", help="where to (default: in this folder, or the recording's own)"
+    )
     parser.add_argument("--format", default="perfetto", metavar="NAME", help="viewer (default: %(default)s)")
     parser.add_argument("--steps", default="", metavar="A:B", help="only steps A to B, without B: 10:12 is 10 and 11")
     parser.add_argument(
@@ -57,14 +59,18 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def default_output(source: Path, format_name: str) -> Path:
-    """Inside a recording's folder, else beside the trace."""
+    """Inside a recording's own folder, else in the current one: where a trace lies may be somebody else's."""
+    from tracer.readers import recording
+
     suffix = _format(format_name).SUFFIX
-    if source.is_dir():
+    if recording.accepts(source, b""):
         return source / f"trace{suffix}"
+    if source.is_dir():
+        return Path(f"{source.resolve().name}{suffix}")
     stem = source.name
     for ending in (".gz", ".zst", ".json", ".sqlite", ".pt.trace"):
         stem = stem.removesuffix(ending)
-    return source.with_name(f"{stem}{suffix}") if str(source) != "-" else Path(f"trace{suffix}")
+    return Path(f"{stem}{suffix}") if str(source) != "-" else Path(f"trace{suffix}")
 
 
 def export(
