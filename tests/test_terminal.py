@@ -1,3 +1,4 @@
+import importlib
 import io
 import re
 from dataclasses import replace
@@ -5,9 +6,9 @@ from dataclasses import replace
 import pytest
 from rich.cells import cell_len
 
-from tests.audits import EMPTY, finding, make_audit, place
+from tests.audits import EMPTY, MS, finding, make_audit, place
 from tracer.reports import terminal
-from tracer.results import Acceptance, BudgetLine, Hot, Place, Step, Verdict
+from tracer.results import Acceptance, BudgetLine, Device, Hot, IdleRow, Place, Step, Verdict
 
 
 def test_the_report_begins_with_the_verdict_and_ends_with_the_limits():
@@ -172,3 +173,16 @@ def test_without_a_gpu_the_steps_are_shown_and_nothing_is_said_twice():
     assert "step 5  ████████████████████████████  13.0 ms  held 3.40 ms" in text
     assert "there is no GPU work" not in text
     assert "idle" not in text.partition("Why the GPU")[0]
+
+
+@pytest.mark.parametrize("name", ["terminal", "markdown", "html"])
+def test_of_several_gpus_each_row_of_idle_time_says_which(name):
+    rows = [IdleRow("launch.bound", "IDLE002", 9 * MS, 3, 0.5, None, device, 0) for device in (0, 1)]
+    devices = [Device(device, 0, "H200", 55 * MS, 35 * MS, 90 * MS, 5, 1) for device in (0, 1)]
+    render = importlib.import_module(f"tracer.reports.{name}").render
+
+    both = render(make_audit(devices=tuple(devices), idle_rows=tuple(rows)))
+    assert all(re.search(rf"launch\.bound \(GPU {device}\)", both) for device in (0, 1))
+    ranks = render(make_audit(devices=(devices[0], replace(devices[0], rank=1)), idle_rows=(replace(rows[0], rank=1),)))
+    assert "launch.bound (rank 1 GPU 0)" in ranks
+    assert "launch.bound (" not in render(make_audit(devices=(devices[0],), idle_rows=(rows[0],)))

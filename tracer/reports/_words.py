@@ -7,7 +7,7 @@ import re
 import msgspec
 
 import tracer
-from tracer.results import Acceptance, Audit, BudgetLine, Finding, Gain, Place
+from tracer.results import Acceptance, Audit, BudgetLine, Finding, Gain, IdleRow, Place
 from tracer.units import show_ns
 
 # Control characters, and those that reorder or hide text: a trace must not steer a terminal or deceive a reader.
@@ -134,6 +134,15 @@ def has_ranks(audit: Audit) -> bool:
     """Whether the audit is of several processes of a job, so that a rank must be named."""
     ranks = {found.rank for found in audit.findings} | {device.rank for device in audit.devices}
     return len(ranks | {step.rank for step in audit.steps}) > 1
+
+
+def cause(row: IdleRow, audit: Audit) -> str:
+    """Why a GPU was idle; of several GPUs, which."""
+    devices = {(device.rank, device.device) for device in audit.devices}
+    if len(devices) < 2:
+        return one_line(row.cause)
+    rank = f"rank {row.rank} " if len({rank for rank, _ in devices}) > 1 else ""
+    return f"{one_line(row.cause)} ({rank}GPU {row.device})"
 
 
 def thread(finding: Finding, audit: Audit) -> str:

@@ -128,7 +128,7 @@ def _figures(audit: Audit) -> list[str]:
 def _idle(audit: Audit) -> list[str]:
     rows = (
         (
-            _text(row.cause),
+            _text(words.cause(row, audit)),
             show_ns(row.ns),
             words.percent(row.share),
             _code(words.where(row.place)) if row.place else "",

@@ -174,7 +174,7 @@ def _idle(audit: Audit) -> list[RenderableType]:
     table = Table.grid(padding=(0, 2))
     for row in audit.idle_rows[:8]:
         place = "" if row.place is None else words.where(row.place)
-        table.add_row(show_ns(row.ns), words.percent(row.share), words.one_line(row.cause), Text(place, style="dim"))
+        table.add_row(show_ns(row.ns), words.percent(row.share), words.cause(row, audit), Text(place, style="dim"))
     return [table]
 
 
