@@ -58,3 +58,20 @@ def test_launch_bound_programs_are_told_what_would_help(capsys, name):
 
     assert [verdict["id"] for verdict in data["verdicts"]][:1] == ["launch_bound"]
     assert "CUDA graphs or torch.compile" in data["verdicts"][0]["text"]
+
+
+@pytest.mark.parametrize("name", ["BM06", "BM01"])
+def test_a_recording_that_is_mostly_start_up_gets_no_verdict_about_the_program(capsys, name):
+    data = json.loads(whatif(capsys, H200 / f"{name}.json.gz", "--format", "json"))
+    ids = {verdict["id"] for verdict in data["verdicts"]}
+
+    # BM06 is replayed as a whole, with 94 of its 105 ms idle in loading; BM01 only where a wait repeats.
+    assert ids == (set() if name == "BM06" else {"device_bound"})
+
+
+def test_without_steps_what_was_replayed_is_named(capsys):
+    text = whatif(capsys, H200 / "IS23.json.gz")
+
+    assert text.startswith("A repetition took")
+    assert "of each repetition of aten::item (" in text
+    assert "of a step" not in text

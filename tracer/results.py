@@ -33,6 +33,7 @@ class Gain:
     share: float  # likely gain as a fraction of the step
     clock: str  # "untraced" or "traced": which step time it refers to
     bottleneck: str = ""  # what would hold the program then
+    of: str = "step"  # what it is saved in: "step", "repetition" or "window"
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,6 +238,9 @@ class Replay:
     error: float
     abstained: str = ""  # why there are no predictions
     together: Gain | None = None
+    of: str = "step"  # what was replayed: "step", "repetition" (of `repeats`) or "window"
+    times: int = 0  # how many of them
+    repeats: str = ""  # without steps: the call that came again and again
 
 
 @dataclass(frozen=True, slots=True)

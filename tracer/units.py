@@ -22,6 +22,14 @@ def show_ns(ns: float) -> str:
     return f"{ns:.0f} ns"
 
 
+def show_range(low_ns: float, high_ns: float) -> str:
+    """Two durations, the unit once if it is the same: `1.20 to 2.10 ms`; one if they read alike."""
+    low, high = show_ns(low_ns), show_ns(high_ns)
+    if low == high:
+        return high
+    return f"{low.rpartition(' ')[0] if low.rpartition(' ')[2] == high.rpartition(' ')[2] else low} to {high}"
+
+
 def show_bytes(count: float) -> str:
     """A size in powers of 1,024: `512 B`, `1.5 KiB`, `64.0 MiB`."""
     size = float(count)

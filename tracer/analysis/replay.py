@@ -47,6 +47,7 @@ class Prediction:
     replay: Replay
     verdicts: tuple[Verdict, ...] = ()
     limits: tuple[str, ...] = ()
+    windows: tuple[tuple[int, int, int], ...] = ()  # what was replayed: rank, start and end
 
 
 def predict(trace: Trace, launches: Launches, stalls: Stalls, steps: Steps, removals: Sequence[Removal]) -> Prediction:
@@ -68,9 +69,10 @@ def predict(trace: Trace, launches: Launches, stalls: Stalls, steps: Steps, remo
             gains[row] = gain
     slowest = max(found.values(), key=lambda one: (not one.replay.abstained, one.replay.recorded_ns))
     limits = [limit for one in found.values() for limit in one.limits]
+    windows = tuple(window for one in found.values() for window in one.windows)
     if len(found) > 1:
         limits.append("each rank was replayed by itself: collectives keep the time they took, with waiting for others")
-    return replace(slowest, gains=tuple(gains), limits=tuple(dict.fromkeys(limits)))
+    return replace(slowest, gains=tuple(gains), limits=tuple(dict.fromkeys(limits)), windows=windows)
 
 
 def _of_rank(
@@ -99,6 +101,7 @@ class _Predictor:
         self.plan: Plan = make_plan(graph)
         self.changes = Changes(trace, graph)
         self.count = max(window.steps, 1)
+        self.of = "repetition" if window.repeats else "step" if window.steps else "window"
         works = graph.works
         busy = total(works.start_ns, works.start_ns + works.dur_ns)
         self.overlap = busy / max(int(works.dur_ns.sum()), 1)
@@ -130,12 +133,12 @@ class _Predictor:
         def gain(chosen: Sequence[Removal]) -> Gain:
             chosen = [removal for removal in chosen if self.changes.touches(removal)]
             if not chosen:
-                return Gain(0, 0, 0.0, clock, self._holds(base, costs))
+                return Gain(0, 0, 0.0, clock, self._holds(base, costs), self.of)
             likely_costs = self.changes.without(costs, chosen)
             likely = self._run(likely_costs)
             saved = max(0.0, (self._pace(base) - self._pace(likely)) * scale)
             if saved * 1_000 < pace:  # nothing to bound: below a thousandth of a step
-                return Gain(0, round(saved), saved / max(pace, 1), clock, self._holds(likely, likely_costs))
+                return Gain(0, round(saved), saved / max(pace, 1), clock, self._holds(likely, likely_costs), self.of)
             lows = [saved]
             if any(removal.how in DOES_MORE for removal in chosen):
                 lows.append(
@@ -144,12 +147,14 @@ class _Predictor:
             for other, other_pace in other_bases:
                 lows.append(other_pace - self._pace(self._run(self.changes.without(other, chosen, least=True))))
             low = max(0.0, min(lows) - slack)
-            return Gain(round(low), round(saved), saved / max(pace, 1), clock, self._holds(likely, likely_costs))
+            held_by = self._holds(likely, likely_costs)
+            return Gain(round(low), round(saved), saved / max(pace, 1), clock, held_by, self.of)
 
         gains = tuple(gain([removal]) for removal in removals)
         together = gain(removals) if removals else None
-        replay = Replay(recorded, replayed, error, "", together)
-        return Prediction(gains, replay, self._verdicts(base, costs, together, error, clock), limits)
+        replay = Replay(recorded, replayed, error, "", together, self.of, window.steps, window.repeats)
+        verdicts = self._verdicts(base, costs, together, error, clock)
+        return Prediction(gains, replay, verdicts, limits, ((window.rank, window.low_ns, window.high_ns),))
 
     def _run(self, costs: Costs) -> Run:
         return run(self.plan, costs, once=not 0 < self.window.steps < _MANY)
@@ -220,6 +225,13 @@ class _Predictor:
             return "the waits that are left"
         return "the host and the GPU in turn"
 
+    def _each(self) -> str:
+        """What was replayed, in a sentence about a share of it."""
+        window = self.window
+        if window.repeats:
+            return f"each repetition of {window.repeats} ({window.steps} of them)"
+        return "a step" if window.steps else "the window"
+
     def _verdicts(
         self, base: Run, costs: Costs, together: Gain | None, error: float, clock: str
     ) -> tuple[Verdict, ...]:
@@ -228,12 +240,11 @@ class _Predictor:
         share = together.share if together else 0.0
         most = min(max(share, 0.0) + error, max(idle, share))
         if 1 - idle >= _BOUND and share < 0.1:
-            text = (
-                f"Device-bound: the GPU works {1 - idle:.0%} of a step; removing all of these gains at most {most:.1%}"
-            )
+            works = f"the GPU works {1 - idle:.0%} of {self._each()}"
+            text = f"Device-bound: {works}; removing all of these gains at most {most:.1%}"
             return (Verdict("device_bound", text, most, clock),)
         if share >= 0.1:
-            text = f"The waits cost: removing all of these would save about {share:.0%} of a step"
+            text = f"The waits cost: removing all of these would save about {share:.0%} of {self._each()}"
             return (Verdict("sync_bound", text, share, clock),)
         if base.host_ns / self.count >= 0.8 * pace:
             text = (

@@ -12,6 +12,7 @@ from tracer.analysis.idle import window_of
 from tracer.analysis.intervals import union
 from tracer.analysis.steps import find_steps
 from tracer.analysis.work import find_devices_used, find_launching, hot_copies, hot_kernels, hot_ops
+from tracer.auditor.budgets import judge, read_budget
 from tracer.auditor.examination import Examination, FoundIdle, Held, examine
 from tracer.auditor.gains import find_verdicts, with_gains
 from tracer.auditor.idle_table import idle_by_cause, idle_rows
@@ -54,7 +55,7 @@ def audit_of(found: Examination, *, source: str = "", budget: Mapping[str, Any] 
         if number != NONE
     }
     empty = union(found.idle.start_ns, found.idle.start_ns + found.idle.dur_ns)
-    return finish(
+    audit = finish(
         Audit(
             schema=SCHEMA,
             source=source,
@@ -78,9 +79,9 @@ def audit_of(found: Examination, *, source: str = "", budget: Mapping[str, Any] 
             sources=_sources(trace, findings, evidence.timers),
             meta=dict(trace.meta),
             complete=trust.complete,
-        ),
-        budget,
+        )
     )
+    return judge(audit, read_budget(budget), trace) if budget else audit
 
 
 def _sources(trace: Trace, findings: tuple[Finding, ...], timers: tuple[Timer, ...]) -> dict[str, str]:

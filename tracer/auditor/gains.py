@@ -10,12 +10,14 @@ from tracer.analysis.idle import CAUSES
 from tracer.analysis.launches import feeding_threads, find_devices
 from tracer.analysis.replay import Prediction, Removal, predict
 from tracer.auditor.examination import Examination
+from tracer.auditor.idle_table import words_of_idle
 from tracer.results import Finding, Gain, Verdict
 from tracer.rules import rule_modules
 from tracer.rules._holds import HARMLESS_WORDS
 from tracer.trace import Bools, Steps
 from tracer.units import show_ns
 
+_START_UP = ("load.", "compile.")  # causes of idle time that a program has once
 _WORTH = 0.03  # of the step: a gain from here on is worth having
 # How the replay takes a finding away, by its kind; kinds that are not here are not replayed.
 _HOW = {
@@ -103,9 +105,23 @@ def find_verdicts(found: Examination, prediction: Prediction) -> tuple[Verdict, 
     waited = int(found.idle.dur_ns[found.idle.cause == CAUSES.index("input.bound")].sum())
     share = waited / max(found.evidence.span_ns, 1)
     launching = int(found.idle.dur_ns[found.idle.cause == CAUSES.index("launch.bound")].sum())
+    if _starting_up(found, prediction):  # of the program as it runs then, the recording tells nothing
+        verdicts = [verdict for verdict in verdicts if verdict.id not in ("launch_bound", "device_bound")]
     if waited > launching:  # the host is slow, but not at launching
         verdicts = [verdict for verdict in verdicts if verdict.id != "launch_bound"]
     if share > 0.1:
         text = f"The GPU waits for input {show_ns(waited)}, {100 * share:.0f} % of the time"
         verdicts.append(Verdict("input_bound", text, share, "traced"))
     return tuple(verdicts)
+
+
+def _starting_up(found: Examination, prediction: Prediction) -> bool:
+    """Whether most of the idle time in what was replayed is the program's start: before the first work, loading."""
+    idle = found.idle
+    starts, ends = idle.start_ns, idle.start_ns + idle.dur_ns
+    inside = np.zeros(len(idle), np.int64)
+    for rank, low, high in prediction.windows:
+        within = np.maximum(np.minimum(ends, high) - np.maximum(starts, low), 0)
+        inside = np.where(idle.rank == rank, within, inside)
+    start_up = np.array([word == "head" or word.startswith(_START_UP) for word in words_of_idle(found)], np.bool_)
+    return bool(2 * inside[start_up].sum() > inside.sum())

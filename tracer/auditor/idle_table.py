@@ -15,7 +15,7 @@ _LISTED = 200  # rows of the table; what is smaller goes to rows without a place
 def idle_by_cause(found: Examination) -> dict[str, int]:
     """Nanoseconds by class word, most first; they sum to the idle time of the devices."""
     sums: dict[str, int] = {}
-    for word, ns in zip(_words_of_idle(found), found.idle.dur_ns.tolist(), strict=True):
+    for word, ns in zip(words_of_idle(found), found.idle.dur_ns.tolist(), strict=True):
         sums[word] = sums.get(word, 0) + ns
     return dict(sorted(sums.items(), key=lambda item: -item[1]))
 
@@ -25,9 +25,7 @@ def idle_rows(found: Examination) -> tuple[IdleRow, ...]:
     idle, evidence = found.idle, found.evidence
     sums: dict[tuple[str, int, int, str, Place | None], list[int]] = {}
     columns = (idle.finding.tolist(), evidence.idle_stack.tolist(), idle.device.tolist(), idle.rank.tolist())
-    for word, number, stack, device, rank, ns in zip(
-        _words_of_idle(found), *columns, idle.dur_ns.tolist(), strict=True
-    ):
+    for word, number, stack, device, rank, ns in zip(words_of_idle(found), *columns, idle.dur_ns.tolist(), strict=True):
         finding = found.findings[number] if number != NONE else None
         place = finding.place if finding else evidence.places.place(stack) if stack != NONE else None
         row = sums.setdefault((word, device, rank, finding.rule if finding else "", place), [0, 0])
@@ -48,7 +46,7 @@ def idle_rows(found: Examination) -> tuple[IdleRow, ...]:
     return tuple(sorted(rows, key=lambda row: -row.ns))
 
 
-def _words_of_idle(found: Examination) -> list[str]:
+def words_of_idle(found: Examination) -> list[str]:
     """For each row of idle time the class word of its cause."""
     words = [CAUSES[cause] for cause in found.idle.cause.tolist()]
     for row in np.flatnonzero(found.idle.stall != NONE).tolist():

@@ -32,6 +32,9 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
+_EACH = {"step": "A step", "repetition": "A repetition", "window": "The window"}
+
+
 def as_json(audit: Audit) -> str:
     """The gains as JSON; names are those of the results."""
     import msgspec
@@ -60,12 +63,12 @@ def as_text(audit: Audit) -> str:
         why = replay.abstained if replay is not None else "there is no GPU work in the trace"
         return f"No prediction: {why}."
     lines = [
-        f"A step took {show_ns(replay.recorded_ns)}; replayed as recorded it takes {show_ns(replay.replayed_ns)} "
-        f"({replay.error:.2%} off)."
+        f"{_EACH[replay.of]} took {show_ns(replay.recorded_ns)}; replayed as recorded it takes "
+        f"{show_ns(replay.replayed_ns)} ({replay.error:.2%} off)."
     ]
     findings = _predicted(audit)
     if findings:
-        head = ("without", "at least", "likely", "of a step", "then it is held by")
+        head = ("without", "at least", "likely", f"of a {replay.of}", "then it is held by")
         table = [head, *(_row(_name(one), one.gain_ns) for one in findings if one.gain_ns is not None)]
         if replay.together is not None and len(findings) > 1:
             table.append(_row("all of these", replay.together))
@@ -79,7 +82,7 @@ def as_text(audit: Audit) -> str:
             lines.append("  ".join(cells).rstrip())
         clock = replay.together.clock if replay.together is not None else ""
         lines.append("")
-        lines.append(f"Gains are for each step, on the {clock} clock.")
+        lines.append(f"Gains are for {'the' if replay.of == 'window' else 'each'} {replay.of}, on the {clock} clock.")
     else:
         lines.append("No finding can be replayed away.")
     lines.extend(f"{verdict.text}." for verdict in audit.verdicts)

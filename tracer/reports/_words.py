@@ -8,7 +8,7 @@ import msgspec
 
 import tracer
 from tracer.results import Acceptance, Audit, BudgetLine, Finding, Gain, IdleRow, Place
-from tracer.units import show_ns
+from tracer.units import show_ns, show_range
 
 # Control characters, and those that reorder or hide text: a trace must not steer a terminal or deceive a reader.
 _UNSAFE = re.compile(
@@ -65,12 +65,10 @@ def gain(found: Gain | None) -> str:
     then = f"; the next limit is {one_line(found.bottleneck)}" if found.bottleneck else ""
     if not found.likely_ns:
         return f"alone it saves nothing{then}"
-    low, likely = show_ns(found.low_ns), show_ns(found.likely_ns)
-    if low.rpartition(" ")[2] == likely.rpartition(" ")[2]:
-        low = low.rpartition(" ")[0]
-    span = likely if found.low_ns == found.likely_ns else f"{low} to {likely}"
-    clock = f" of the {found.clock} step" if found.clock else ""
-    return f"saves {span} a step ({percent(found.share)}{clock}){then}"
+    span = show_range(found.low_ns, found.likely_ns)
+    clock = f" of the {found.clock} {found.of}" if found.clock else ""
+    each = "in all" if found.of == "window" else f"a {found.of}"
+    return f"saves {span} {each} ({percent(found.share)}{clock}){then}"
 
 
 def noun(finding: Finding) -> str:
