@@ -10,7 +10,7 @@ from tests.renew_golden import TRACE
 from tracer.analysis.accept import accept, find_comments
 from tracer.analysis.baseline import compare_with_baseline, dump_baseline, parse_baseline
 from tracer.analysis.budget import apply_budget, parse_budget
-from tracer.analysis.finish import finish
+from tracer.auditor import audit as audit_trace
 from tracer.commands import main
 from tracer.errors import TraceError, UsageError
 from tracer.results import Step
@@ -31,7 +31,8 @@ def check(budget, **changes):
         ({"gpu_busy": {"min": "80%"}}, 60.622, "%", False),
         ({"implicit_syncs": 2}, 2.0, "", True),
         ({"syncs": 2}, 3.0, "", False),
-        ({"SYNC001": 0}, 8.0, "", False),
+        ({"SYNC001": 0}, 1.0, "", False),
+        ({"SYNC001": {"count": 0, "per": "total"}}, 8.0, "", False),
         ({"SYNC001": {"held": "4ms"}}, 3.25 * MS, "ns", True),
         ({"sync.item": 1}, 2.0, "", False),
         ({"train.py": {"idle": "1ms"}}, 2.575 * MS, "ns", False),
@@ -229,10 +230,36 @@ def test_without_steps_the_thread_that_was_held_most_speaks_for_all():
     assert (held.stalled_ns, held.stalled_share) == (90 * MS, 1.0)
 
 
-def test_finish_applies_a_budget():
-    audit = finish(make_audit(), {"wall": "20ms"})
+def test_a_limit_from_below_says_so():
+    assert [line.name for line in check({"gpu_busy": {"min": "80%"}, "wall": "20ms"})] == [
+        "gpu_busy (minimum)",
+        "wall a step",
+    ]
 
-    assert [(line.name, line.ok) for line in audit.budget] == [("wall a step", True)]
+
+@pytest.mark.parametrize(
+    ("budget", "said"),
+    [
+        ({"SYNC777": 0}, "no such rule"),
+        ({"SYNC0001": 0}, "no figure"),
+        ({"sync.itme": 0}, "did you mean sync.item"),
+        ({"gpu.gap": 0}, "no such class"),
+    ],
+)
+def test_a_mistyped_rule_or_class_is_no_limit_that_never_breaks(budget, said):
+    with pytest.raises(UsageError) as caught:
+        audit_trace(TRACE, source_root=TRACE.parent, budget=budget)
+
+    assert said in str(caught.value)
+
+
+def test_a_file_that_the_trace_does_not_know_is_said():
+    limits = {"nosuch.py": 0, "nosuch.py:3": {"held": "1ms", "per": "total"}, "IS23.py": {"held": "1s", "per": "total"}}
+
+    said = audit_trace(TRACE, source_root=TRACE.parent, budget=limits).limits
+
+    assert [line for line in said if "IS23.py" in line] == []
+    assert sum("nosuch.py" in line for line in said) == 2
 
 
 def gate(*arguments):
@@ -246,6 +273,13 @@ def test_the_command_ends_with_1_and_names_the_line_that_broke_the_limit(tmp_pat
     said = capsys.readouterr().out
     assert "BROKEN SYNC001 count at IS23.py:22 in <module>: 20, limit 0" in said
     assert "gpu_busy" not in said
+
+
+def test_the_command_says_beside_a_quiet_audit_that_a_file_is_unknown(tmp_path, capsys):
+    (tmp_path / "b.yaml").write_text("nosuch.py: 0\n")
+
+    assert gate("--budget", tmp_path / "b.yaml") == 0
+    assert "limits nosuch.py" in capsys.readouterr().err
 
 
 def test_the_command_ends_with_0_if_every_limit_is_kept(tmp_path, capsys):

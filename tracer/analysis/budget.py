@@ -70,7 +70,7 @@ def apply_budget(audit: Audit, limits: Iterable[Limit]) -> Audit:
 
 def _limits(name: str, wanted: Any, common: float, source: str) -> Iterator[Limit]:
     where = f"{source}: {name}"
-    scope = _is_scope(name)
+    scope = bool(scope_of(name))
     if not scope and name not in FIGURES and "." not in name:
         near = get_close_matches(name, FIGURES, 1)
         hint = f"did you mean {near[0]}?" if near else f"the figures are {', '.join(FIGURES)}, a rule, a file or a line"
@@ -105,11 +105,13 @@ def _units(name: str, part: str) -> tuple[str, ...]:
     return ("ns",) if name.endswith("_ns") else ("",)
 
 
-def _is_scope(name: str) -> bool:
-    """Whether the name is of a rule, a class of findings, a file or a line."""
-    if re.fullmatch(r"[A-Z]+\d{3}", name) or re.search(r"\.py(:\d+)?$", name):
-        return True
-    return "." in name and name.partition(".")[0] not in Audit.__slots__
+def scope_of(name: str) -> str:
+    """What a limit's name selects findings by: "rule", "class", "file" (a line of it, too), or "" if by none."""
+    if re.fullmatch(r"[A-Z]+\d{3}", name):
+        return "rule"
+    if re.search(r"\.py(:\d+)?$", name):
+        return "file"
+    return "class" if "." in name and name.partition(".")[0] not in Audit.__slots__ else ""
 
 
 def _value(value: Any, where: str) -> tuple[float, str]:
@@ -141,13 +143,13 @@ def _check(audit: Audit, limit: Limit) -> BudgetLine:
     slack = limit.value * limit.tolerance
     ok = actual >= limit.value - slack if limit.least else actual <= limit.value + slack
     per = " a step" if limit.per == "step" and unit != "%" and audit.steps else ""
-    name = " ".join(word for word in (limit.name, limit.part) if word) + per + (" at least" if limit.least else "")
+    name = " ".join(word for word in (limit.name, limit.part) if word) + per + (" (minimum)" if limit.least else "")
     place = None if ok else _culprit(audit, limit)
     return BudgetLine(name, limit.value, actual, unit, ok, place, limit.tolerance)
 
 
 def _figure(audit: Audit, limit: Limit) -> tuple[float, str] | None:
-    if _is_scope(limit.name):
+    if scope_of(limit.name):
         return _of_findings(audit, limit, _chooser(limit.name), limit.part or "count")
     if limit.name in ("syncs", "implicit_syncs"):
         return _of_findings(audit, limit, _chooser(limit.name), "count")
@@ -181,9 +183,10 @@ def _of_findings(audit: Audit, limit: Limit, chosen: Callable[[Finding], bool], 
         if chosen(found) and not found.accepted:
             total += {"count": found.count, "held": found.stall_ns, "idle": found.idle_ns}[part]
     unit = "" if part == "count" else "ns"
-    if limit.per == "total" or not total or not limit.value:
-        return total, unit
-    return (total / audit.summary.steps, unit) if audit.steps else None
+    if limit.per == "step" and audit.steps:
+        return total / audit.summary.steps, unit
+    known = limit.per == "total" or not total or not limit.value  # none is none, of steps too
+    return (total, unit) if known else None
 
 
 def _by_path(audit: Audit, path: str) -> tuple[float, str]:
@@ -207,16 +210,17 @@ def _chooser(name: str) -> Callable[[Finding], bool]:
     if at is None:
         return lambda found: found.kind == name
     file, line = at[1], int(at[2] or 0)
-    return lambda found: found.place is not None and _is_file(found.place, file) and line in (0, found.place.line)
+    return lambda found: found.place is not None and is_file(found.place.file, file) and line in (0, found.place.line)
 
 
-def _is_file(place: Place, file: str) -> bool:
-    path = place.file.replace("\\", "/")
+def is_file(path: str, file: str) -> bool:
+    """Whether a path is what a budget calls so: by its end."""
+    path = path.replace("\\", "/")
     return path == file or path.endswith("/" + file.removeprefix("./"))
 
 
 def _culprit(audit: Audit, limit: Limit) -> Place | None:
     """The dearest line among those that a broken limit counts; findings come dearest first."""
-    scoped = _is_scope(limit.name) or limit.name.endswith("syncs")
+    scoped = bool(scope_of(limit.name)) or limit.name.endswith("syncs")
     chosen = _chooser(limit.name) if scoped else lambda found: not found.harmless
     return next((f.place for f in audit.findings if f.place and chosen(f) and not f.accepted), None)

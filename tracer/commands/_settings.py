@@ -27,7 +27,7 @@ def read_settings(words: list[str]) -> Config:
 def _checked(config: Config, source: str) -> Config:
     """The same, if its budget can be understood: better an error now than after an hour's run."""
     if config.budget:
-        from tracer.analysis.budget import parse_budget
+        from tracer.auditor.budgets import read_budget
 
-        parse_budget(config.budget, f"{source}: budget")
+        read_budget(config.budget, f"{source}: budget")
     return config

@@ -8,11 +8,13 @@ if a limit of the budget is broken.
 from __future__ import annotations
 
 import argparse
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from tracer.results import Audit
+    from tracer.trace import Trace
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -52,7 +54,7 @@ def run(arguments: argparse.Namespace) -> int:
         )
     trace = load_with_bar(arguments.path, source_root=arguments.source_root, samples=arguments.samples)
     found = audit(trace, source=arguments.path, setup=arguments.setup)
-    found = _judged(found, arguments)
+    found = _judged(found, arguments, trace)
     if arguments.format == "terminal" and arguments.output is None:
         from tracer.reports import terminal
 
@@ -63,16 +65,20 @@ def run(arguments: argparse.Namespace) -> int:
     return int(any(not line.ok for line in found.budget))
 
 
-def _judged(found: Audit, arguments: argparse.Namespace) -> Audit:
+def _judged(found: Audit, arguments: argparse.Namespace, trace: Trace) -> Audit:
     """The audit with its budget and baseline, and paths below the source root."""
     if arguments.source_root or arguments.format != "json":
         from tracer.commands._sources import with_relative_paths
 
         found = with_relative_paths(found, arguments.source_root)
     if arguments.budget:
-        from tracer.analysis.budget import apply_budget, parse_budget
+        from tracer.auditor.budgets import judge, read_budget
 
-        found = apply_budget(found, parse_budget(_budget(arguments.budget), arguments.budget))
+        before = len(found.limits)
+        found = judge(found, read_budget(_budget(arguments.budget), arguments.budget), trace)
+        if arguments.quiet:  # which leaves out the limits of the audit
+            for said in found.limits[before:]:
+                print(f"tracer: {said}", file=sys.stderr)
     if arguments.baseline:
         from tracer.analysis.baseline import compare_with_baseline, parse_baseline
 
