@@ -45,6 +45,9 @@ LYING = {
     "dates that are subtracted": (
         "t0 = datetime.datetime.now()\ny = model(x)\nz = 1\nprint(datetime.datetime.now() - t0)"
     ),
+    "tensors of the module, in a function": (
+        "def f():\n    t0 = time.time()\n    y = x * 3\n    return time.time() - t0"
+    ),
     "in a loop": "for i in range(9):\n    t0 = time.time()\n    step(x)\n    d = time.time() - t0",
 }
 HONEST = {

@@ -135,8 +135,11 @@ def find_timers(tree: ast.Module) -> list[SourceTimer]:
     """All timers of a file whose two ends lie in one function, in the order of their ends."""
     waiting, reading = _helpers(with_plain_clocks(tree, CLOCKS))
     found: list[SourceTimer] = []
+    tensors: set[str] = set()  # of the module, which comes first and whose names its functions see
     for name, body in _scopes(tree):
-        found.extend(_Scope(name, waiting, reading).follow(body))
+        scope = _Scope(name, waiting, reading, tensors)
+        found.extend(scope.follow(body))
+        tensors = scope.tensors if name == "<module>" else tensors
     return sorted(found, key=lambda timer: (timer.end.line, timer.start.line))
 
 
@@ -228,14 +231,14 @@ class _Open:
 class _Scope:
     """Follows one function's statements and keeps what each name holds."""
 
-    def __init__(self, name: str, waiting: frozenset[str], reading: frozenset[str]) -> None:
+    def __init__(self, name: str, waiting: frozenset[str], reading: frozenset[str], tensors: set[str]) -> None:
         self.name = name
         self.waiting = waiting
         self.reading = reading
         self.names: dict[str, _Open] = {}
         self.events: dict[str, _Open] = {}
         self.happened: dict[str, bool] = {}  # event -> whether something waited since it was recorded
-        self.tensors: set[str] = set()
+        self.tensors = set(tensors)
         self.ended: dict[str, tuple[_Open, dict[int, _Open]]] = {}
         self.unfinished = False
         self.found: list[SourceTimer] = []
