@@ -40,6 +40,12 @@ def test_quickstart_names_its_waits_with_their_lines():
     assert item.count == 10
     assert item.place.columns is not None
     assert upload.count == 20
+    # Nearly all of the wait is idle time and the replay sees a gain: it costs, if little, and is drawn so.
+    assert upload.idle_ns > 0.9 * upload.stall_ns
+    assert not upload.harmless
+    drawn = [grey for picture in audit.pictures for _, _, found, grey in picture.stalls if found == upload.id]
+    assert drawn
+    assert not any(drawn)
     assert any(f.kind == "input.bound" for f in audit.findings)
     assert audit.pace.steps_from == "optimizer"
     assert audit.pace.untraced_ns is not None

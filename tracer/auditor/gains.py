@@ -18,7 +18,7 @@ from tracer.trace import Bools, Steps
 from tracer.units import show_ns
 
 _START_UP = ("load.", "compile.")  # causes of idle time that a program has once
-_WORTH = 0.03  # of the step: a gain from here on is worth having
+_WORTH = 0.02  # of the step: a gain from here on is worth having
 # How the replay takes a finding away, by its kind; kinds that are not here are not replayed.
 _HOW = {
     "sync.item": "no_wait",
@@ -90,11 +90,14 @@ def _priced(finding: Finding, gain: Gain | None) -> Finding:
 
     That is said of what comes again; a single wait at the end of a run has nothing to win.
     """
-    if gain is None or gain.share < _WORTH or not finding.harmless or finding.count < 2 or not finding.idle_ns:
+    if gain is None or gain.share < _WORTH or finding.count < 2 or not finding.idle_ns:
         return replace(finding, gain_ns=gain)
     rule = next(module.RULE for module in rule_modules() if module.RULE.id == finding.rule)
+    finding = replace(finding, severity=rule.severity)
+    if not finding.harmless:
+        return replace(finding, gain_ns=gain)
     message = finding.message.partition(HARMLESS_WORDS)[0] + f"; without it a step would save {show_ns(gain.likely_ns)}"
-    return replace(finding, gain_ns=gain, harmless=False, severity=rule.severity, message=message)
+    return replace(finding, gain_ns=gain, harmless=False, message=message)
 
 
 def find_verdicts(found: Examination, prediction: Prediction) -> tuple[Verdict, ...]:

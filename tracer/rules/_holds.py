@@ -17,7 +17,8 @@ from tracer.units import show_bytes, show_ns
 HARMLESS = 0.05  # of the time that the host was held: less GPU idle time than this costs no throughput
 _WORTH_A_WORD_NS = 100_000  # a wait from here on
 _LONGEST_NS = 1_000_000_000  # of a kernel that is looked for
-NOTHING = 0.01  # of the steps: nor does this
+NOTHING = 0.01  # of the steps: nor does this, unless most of the wait was idle time
+_MOST = 0.5
 HARMLESS_WORDS = " behind a busy GPU; it costs no throughput now"
 
 
@@ -75,6 +76,7 @@ def _finding(
     idle_ns = int(evidence.idle_ns[rows].sum())
     lead_ns = int(stalls.lead_ns[rows].sum())
     harmless = evidence.trust.has_gpu and is_harmless(evidence, stall_ns, idle_ns)
+    little = evidence.trust.has_gpu and idle_ns <= NOTHING * evidence.span_ns
     longest = int(rows[np.argmax(stalls.dur_ns[rows])])
     track = evidence.trace.tracks[dearest.track]
     device = int(Counter(stalls.device[rows].tolist()).most_common(1)[0][0])
@@ -83,7 +85,7 @@ def _finding(
         rule=rule.id,
         kind=rule.kind,
         title=rule.title,
-        severity="info" if harmless and rule.severity == "warning" else rule.severity,
+        severity="info" if rule.severity == "warning" and (harmless or little) else rule.severity,
         place=place,
         library_place=library,
         op=word,
@@ -141,7 +143,7 @@ def _waited_for(evidence: Evidence, stall: int) -> tuple[str, ...]:
 
 def is_harmless(evidence: Evidence, stall_ns: int, idle_ns: int) -> bool:
     """Whether being held cost the GPU next to nothing."""
-    return idle_ns <= HARMLESS * stall_ns or idle_ns <= NOTHING * evidence.span_ns
+    return idle_ns <= HARMLESS * stall_ns or idle_ns <= min(NOTHING * evidence.span_ns, _MOST * stall_ns)
 
 
 def per_step(
