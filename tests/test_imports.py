@@ -43,7 +43,9 @@ def test_the_pytest_plugin_loads_neither_torch_nor_numpy():
 
 def test_reading_and_auditing_a_trace_never_imports_torch(tmp_path):
     trace = tmp_path / "t.json"
-    trace.write_text('{"traceEvents": [{"ph": "X", "cat": "cpu_op", "name": "a", "pid": 1, "tid": 1, "ts": 1, "dur": 2}]}')
+    trace.write_text(
+        '{"traceEvents": [{"ph": "X", "cat": "cpu_op", "name": "a", "pid": 1, "tid": 1, "ts": 1, "dur": 2}]}'
+    )
     code = (
         "from tracer.commands import main\n"
         f"status = main(['audit', {str(trace)!r}, '--format', 'json', '-o', {str(tmp_path / 'a.json')!r}])\n"
