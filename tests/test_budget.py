@@ -189,19 +189,49 @@ def test_a_file_that_is_no_baseline_says_how_to_write_one():
 
 BUSY = tuple(Step(k, 0, k * 11 * MS, 10 * MS, int(9.8 * MS), int(0.2 * MS), 9 * MS) for k in range(8))
 
+LIE = finding(
+    rule="TIME001",
+    kind="bench.no_sync",
+    severity="error",
+    place=place(15),
+    stall_ns=0,
+    idle_ns=0,
+    gain_ns=None,
+    details={"claimed_ns": 742_000.0, "true_ns": 53.4 * MS, "ratio": 72.0},
+)
+
 
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
         (
             {},
+            "GPU idle 37 % of the step; removing the wait (item) at train.py:17 would save 1.20 to 2.10 ms of 11.1 ms "
+            "(19 %); the largest part of the rest is launch overhead (1.12 ms).",
+        ),
+        (
+            {"findings": tuple(replace(found, gain_ns=None) for found in FINDINGS)},
             "GPU idle 37 % of the step; two waits cost 2.58 ms of 11.2 ms, most of it the one (item) at train.py:17;"
             " the largest part of the rest is launch overhead (1.12 ms).",
         ),
         (
-            {"findings": (finding(),)},
+            {"findings": (finding(gain_ns=None),)},
             "GPU idle 37 % of the step; a wait (item) at train.py:17 costs 2.50 ms of 11.2 ms.",
         ),
+        (
+            {"findings": (finding(), replace(LIE, kind="bench.other_stream"))},
+            "GPU idle 37 % of the step; removing the wait (item) at train.py:17 would save 1.20 to 2.10 ms of 11.1 ms "
+            "(19 %); a timer at train.py:15 claims 742 us for 53.4 ms of work.",
+        ),
+        (
+            {"steps": BUSY, "findings": (LIE, replace(LIE, details={"ratio": 2.0}))},
+            "A timer at train.py:15 claims 742 us for 53.4 ms of work, and 1 more timer is wrong; GPU busy 98 % of",
+        ),
+        (
+            {"findings": (replace(LIE, kind="bench.event_not_ready", title="it raises"),)},
+            "A timer at train.py:15 is wrong: it raises; GPU idle 37 % of the step",
+        ),
+        ({"findings": (replace(LIE, accepted="known"),)}, "GPU idle 37 % of the step."),
         ({"devices": ()}, "No GPU in this trace"),
         (
             {"findings": (replace(FINDINGS[2], idle_ns=33 * MS),)},
@@ -214,7 +244,10 @@ BUSY = tuple(Step(k, 0, k * 11 * MS, 10 * MS, int(9.8 * MS), int(0.2 * MS), 9 * 
             "GPU busy 98 % of the step; waits of the host cost no",
         ),
         # The GPU was idle between the steps.
-        ({"steps": BUSY, "findings": (finding(),)}, "GPU idle 2 % of the step; a wait (item) at train.py:17 costs 2.5"),
+        (
+            {"steps": BUSY, "findings": (finding(gain_ns=None),)},
+            "GPU idle 2 % of the step; a wait (item) at train.py:17 costs 2.5",
+        ),
     ],
 )
 def test_the_headline_says_idle_then_its_price_then_the_rest(changes, said):

@@ -11,7 +11,7 @@ from tracer.results import BudgetLine, Change, Diff, FindingChange, Place
 def test_the_page_has_the_headline_the_findings_and_the_folded_code():
     text = markdown.render(make_audit())
 
-    assert text.startswith("# tracer audit\n\n**GPU idle 37 % of the step; two waits cost")
+    assert text.startswith("# tracer audit\n\n**GPU idle 37 % of the step; removing the wait")
     assert "| **SYNC001** a tensor is read with .item() | `/app/train.py:17 in train` | 8 | 26.0 ms | 20.0 ms |" in text
     assert "```python\n17          total += loss.item()\n```" in text
 

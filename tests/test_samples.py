@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -74,3 +75,11 @@ def test_timers_are_judged_right(program):
     rows = list(compare(truths(OWN / f"{program}.py"), said))
     assert len(rows) >= 12
     assert [row for row in rows if row[3] != "right"] == []
+
+
+def test_the_headline_names_what_removing_one_thing_would_gain_and_the_timer_that_lies():
+    quick = tracer.audit(str(SAMPLES / "quickstart-h200")).summary.headline
+    lying = tracer.audit(str(SAMPLES / "lying-benchmark-h200")).summary.headline
+
+    assert re.search(r"removing the wait \(item\) at quickstart\.py:25 would save .* us of 7\.\d+ ms \(14 %\)", quick)
+    assert lying.startswith("A timer at lying_benchmark.py:18 claims 742 us for 53.4 ms of work; ")

@@ -23,8 +23,10 @@ def show_ns(ns: float) -> str:
 
 
 def show_range(low_ns: float, high_ns: float) -> str:
-    """Two durations, the unit once if it is the same: `1.20 to 2.10 ms`; one if they read alike."""
+    """Two durations, the unit once if it is the same: `1.20 to 2.10 ms`, `up to 3 us`; one if they read alike."""
     low, high = show_ns(low_ns), show_ns(high_ns)
+    if not low_ns and high_ns:
+        return f"up to {high}"
     if low == high:
         return high
     return f"{low.rpartition(' ')[0] if low.rpartition(' ')[2] == high.rpartition(' ')[2] else low} to {high}"
