@@ -11,6 +11,7 @@ from tracer.analysis.accept import accept, find_comments
 from tracer.analysis.baseline import compare_with_baseline, dump_baseline, parse_baseline
 from tracer.analysis.budget import apply_budget, parse_budget
 from tracer.auditor import audit as audit_trace
+from tracer.auditor.budgets import read_budget
 from tracer.commands import main
 from tracer.errors import TraceError, UsageError
 from tracer.results import Step
@@ -347,6 +348,12 @@ def test_a_wrong_budget_in_a_config_is_an_error_before_anything_runs(tmp_path, c
     said = capsys.readouterr()
     assert "did you mean gpu_idle" in said.err
     assert "ran" not in said.out
+
+
+def test_the_budget_among_the_configs_is_understood():
+    text = (Path(__file__).parents[1] / "configs" / "budget.yaml").read_text()
+
+    assert {limit.name for limit in read_budget(yaml.safe_load(text))} >= {"gpu_idle", "host_held"}
 
 
 def test_the_budget_that_the_reference_config_shows_is_understood():

@@ -20,6 +20,12 @@ def error_of(text: str, *overrides: str) -> str:
     return str(caught.value)
 
 
+def test_a_window_of_seconds_skips_none_by_default():
+    assert command_config(["python", "t.py"], ["window.seconds=5"]).window.skip == 0
+    assert command_config(["python", "t.py"], ["window.seconds=5", "window.skip=3"]).window.skip == 3
+    assert command_config(["python", "t.py"], ["window.steps=5"]).window.skip == 10
+
+
 def test_a_scalar_is_read_as_what_its_key_wants():
     config = parse_config(
         "run:\n  script: 1e3\n  args: [--epochs, 3, 1e3, yes, null]\n  timeout: 1e1\n"
@@ -128,7 +134,9 @@ def test_the_reference_shows_every_key_with_its_default():
     assert re.search("^budget:", text, re.MULTILINE)
 
 
-@pytest.mark.parametrize("path", sorted(CONFIGS.glob("*.yaml")), ids=lambda path: path.name)
+@pytest.mark.parametrize(
+    "path", sorted(set(CONFIGS.glob("*.yaml")) - {CONFIGS / "budget.yaml"}), ids=lambda path: path.name
+)
 def test_every_config_loads_and_its_program_is_there(path: Path):
     config = load_config(path, needs="run" if "\nrun:" in path.read_text() else "bench")
 

@@ -13,6 +13,8 @@ from pathlib import Path
 import pytest
 
 from tests.running import ENVIRONMENT, LOOP, Ran, run_tracer
+from tracer.errors import TraceError
+from tracer.readers import load
 
 CUT_SHORT = "the window was cut short after 3 of 4 steps"
 IN_THE_WINDOW = "train(7)\n"  # 3 skipped, 1 to warm up, 3 of 4 in the window
@@ -62,6 +64,36 @@ def test_a_window_that_never_opens_says_so_and_changes_no_status(tmp_path: Path)
     assert ran.status == 0
     assert "the window never opened: it begins at step 4, and the program ended at step 2" in ran.stderr
     assert not ran.manifest["complete"]
+
+
+@pytest.mark.parametrize(
+    ("program", "settings", "why"),
+    [
+        (
+            LOOP + "train(5)",
+            ("window.seconds=5", "window.skip=60"),
+            "it begins after 60 s, and the program ended after",
+        ),
+        (LOOP + "train(5)", ("window.step_from=mark:foo",), "a mark named 'foo' never came"),
+        (LOOP + "train(5)", ("window.step_from=tracer",), "a call of tracer.step() never came"),
+        ("import time; time.sleep(60)", ("run.timeout=3",), "the program was ended after run.timeout, before"),
+    ],
+)
+def test_a_run_of_nothing_says_what_happened_and_its_folder_says_it_again(tmp_path: Path, program, settings, why):
+    ran = run_tracer(tmp_path, program, settings=settings)
+
+    assert f"nothing was recorded: {why}" in ran.stderr.replace("the window never opened: ", "")
+    (run,) = ran.folder.iterdir()
+    with pytest.raises(TraceError, match="recorded nothing") as caught:
+        load(run)
+    assert why in str(caught.value)
+
+
+def test_a_window_of_seconds_opens_at_once_if_nothing_else_is_said(tmp_path: Path):
+    ran = run_tracer(tmp_path, LOOP + "train(5)", settings=("window.seconds=60",))
+
+    assert "nothing was recorded" not in ran.stderr
+    assert ran.names.count("aten::linear") >= 4
 
 
 def test_a_program_that_takes_too_long_is_ended(tmp_path: Path):
@@ -194,7 +226,9 @@ def test_a_program_that_fails_at_once_is_not_told_to_step(tmp_path: Path, way: s
     ran = run_tracer(tmp_path, way, command=command)
 
     assert ran.status in (1, 2, 5)
-    assert f"the program ended with status {ran.status} before it used CUDA or an optimizer" in ran.stderr
+    ended = f"the program ended with status {ran.status}"
+    said = f"there is no nowhere.py, and {ended}" if command else f"{ended} before it used CUDA or an optimizer"
+    assert said in ran.stderr
     assert "tracer.step" not in ran.stderr
 
 

@@ -35,7 +35,7 @@ class Run(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Window(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Which part of the program is recorded."""
 
-    skip: Count = 10  # steps, or seconds if `seconds` is given
+    skip: Count = 10  # steps; or, if `seconds` is given, seconds, and then 0 by default
     warmup: Count = 2  # steps
     steps: Positive | None = None  # default 20
     seconds: Seconds | None = None
@@ -206,6 +206,9 @@ def _build(tree: yaml.Node | None, source: str, overrides: Sequence[str]) -> Con
         if not equals or not key:
             raise UsageError(f"{override!r} is neither a config nor key.path=value", fix="for example window.steps=5")
         _override(values, key, text, where)
+    window = values.get("window") if isinstance(values, dict) else None
+    if isinstance(window, dict) and window.get("seconds") is not None:
+        window.setdefault("skip", 0)  # ten steps are a moment; ten seconds are many a program's whole life
     try:
         config = msgspec.convert(values, Config)
     except msgspec.ValidationError as error:

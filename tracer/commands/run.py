@@ -14,6 +14,7 @@ and exit status are its own. Name a config, or the program after `--`:
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import sys
 from collections.abc import Mapping
@@ -73,7 +74,7 @@ def _check_formats(settings: Config) -> None:
 
 def _report(settings: Config, outcome: Outcome) -> int:
     """Everything that is made of a recording; the status that it calls for."""
-    from tracer.recording.finish import describe, has_window
+    from tracer.recording.finish import NOTHING, describe, has_window
 
     if ({**os.environ, **settings.run.env}).get("CUDA_LAUNCH_BLOCKING", "0") not in ("", "0"):
         outcome.notes.append(
@@ -88,7 +89,10 @@ def _report(settings: Config, outcome: Outcome) -> int:
             recorded = True
             status = max(status, report(str(folder), *settings.output.formats, budget=settings.budget))
     if not recorded:
-        print(f"tracer: {describe(outcome)}", file=sys.stderr)
+        why = describe(outcome, settings)
+        print(f"tracer: {why}", file=sys.stderr)
+        with contextlib.suppress(OSError):  # the folder may be gone, or its disk full
+            (outcome.folder / NOTHING).write_text(why, encoding="utf-8")
     if outcome.failed:
         print(f"tracer: {outcome.failed}", file=sys.stderr)
         status = 4

@@ -9,7 +9,7 @@ from types import MappingProxyType
 from tracer.errors import TraceError
 from tracer.plugins import modules_in
 from tracer.readers._bytes import Progress
-from tracer.readers._folders import trace_files
+from tracer.readers._folders import NOTHING, RUN, trace_files
 from tracer.trace import Trace
 
 WHAT_IS = "give a trace of torch.profiler (.json, .json.gz, .json.zst), an Nsight Systems .sqlite or a recording"
@@ -52,6 +52,8 @@ def _read(path: Path, progress: Progress | None) -> Trace:
 
     if str(path) == "-":
         return kineto.load(path, progress)
+    if (path / NOTHING).is_file():  # though a process of it may have left a manifest
+        raise _nothing_recorded(path)
     head = b"" if path.is_dir() else _head(path)
     for reader in modules_in("tracer.readers"):
         if reader is not kineto and reader.accepts(path, head):
@@ -60,6 +62,8 @@ def _read(path: Path, progress: Progress | None) -> Trace:
     if kineto.accepts(path, head):  # the last to be asked: it takes any JSON
         return kineto.load(path, progress)
     if path.is_dir():
+        if (path / RUN).is_file():
+            raise _nothing_recorded(path)
         inside = [folder.name for folder in sorted(path.iterdir()) if folder.is_dir() and trace_files(folder)]
         fix = f"give one of the folders in it: {', '.join(inside[:5])}" if inside else WHAT_IS
         raise TraceError(f"{path} is not a trace", why="there is no trace in the folder", fix=fix)
@@ -71,3 +75,17 @@ def _read(path: Path, progress: Progress | None) -> Trace:
 def _head(path: Path) -> bytes:
     with path.open("rb") as file:
         return file.read(4096)
+
+
+def _nothing_recorded(run: Path) -> TraceError:
+    """What to say of the folder of a run that came to nothing: what the run itself said at its end."""
+    try:
+        said = (run / NOTHING).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError):
+        said = ""
+    why, _, fix = said.partition("\n  fix: ")
+    return TraceError(
+        f"the run in {run} recorded nothing",
+        why=why.removeprefix("nothing was recorded: ") or "no process of it left a recording",
+        fix=fix.strip() or "run it again: python -m tracer run",
+    )

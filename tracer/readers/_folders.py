@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any
 
 MANIFEST = "manifest.json"
+RUN = "run.json"  # in a run's folder
+NOTHING = "nothing.txt"  # beside it, of a run that recorded nothing: why
 _TRACE = re.compile(r"(?<!\.hits)\.json(\.gz|\.zst)?$")
 _OURS = ("audit.json", "run.json", "sources.json", "samples.json")  # written beside a trace, no traces themselves
 

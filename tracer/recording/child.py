@@ -295,6 +295,12 @@ class Child:
             return f"the window never opened: no {plan.window.signal} came, and {ended}"
         if plan.phase is Phase.WARMING:
             return f"the window never opened: it was being warmed up when {ended}"
+        if plan.by_time:
+            lasted = (time.monotonic_ns() - self._armed_ns) / 1e9
+            ended = f"the program ended after {lasted:.1f} s{f' ({why})' if why else ''}"
+            return f"the window never opened: it begins after {plan.skip_seconds:g} s, and {ended}"
+        if self.number == 0 and plan.window.step_from != "auto":
+            return f"the window never opened: nothing that window.step_from={plan.window.step_from} waits for ever came"
         begins = f"it begins at step {plan.waits_for}" if plan.waits_for is not None else "it begins later"
         return f"the window never opened: {begins}, and {ended}"
 

@@ -9,7 +9,10 @@ from typing import Any
 
 import msgspec
 
+from tracer import config
 from tracer.recording.store import write_json
+
+NOTHING = "nothing.txt"  # in the run's folder: why it has no recording
 
 
 @dataclass
@@ -21,6 +24,7 @@ class Outcome:
     folders: list[Path] = field(default_factory=list)  # run folders: one, or more if there were several windows
     recordings: list[Path] = field(default_factory=list)
     failed: str = ""  # why the profiler recorded nothing
+    timed_out: bool = False  # it was ended after run.timeout
     notes: list[str] = field(default_factory=list)
 
 
@@ -51,31 +55,72 @@ def has_window(folder: Path) -> bool:
     return any(manifest is not None and manifest.get("window") for manifest in manifests)
 
 
-def describe(outcome: Outcome) -> str:
+def describe(outcome: Outcome, settings: config.Config) -> str:
     """Why there is nothing to audit, and how to go on."""
+    why, fix = _cause(outcome, settings)
+    return f"nothing was recorded: {why}" + (f"\n  fix: {fix}" if fix else "")
+
+
+def _cause(outcome: Outcome, settings: config.Config) -> tuple[str, str]:
+    window = settings.window
     for folder in outcome.recordings:
         manifest = read_manifest(folder)
         if manifest is not None and manifest.get("why"):
-            return (
-                f"nothing was recorded: {manifest['why']}\n"
-                "  fix: a smaller window.skip, or window.seconds to record by time"
-            )
+            return str(manifest["why"]), _fix_of(window)
     if outcome.failed:
-        return f"nothing was recorded: {outcome.failed}"
+        return outcome.failed, ""
     trouble = outcome.folder / "unreached.txt"
     if trouble.exists():
-        return f"nothing was recorded: the recorder could not be started: {trouble.read_text().strip()}"
+        return f"the recorder could not be started: {trouble.read_text().strip()}", ""
     if not (outcome.folder / "reached.txt").exists():
+        why = "no Python of the program was reached: it runs with -I, -E or -S, or clears its environment, or is none"
+        return why, "start it without these, or use `with tracer.record(...)` inside the program"
+    script = _missing_script(settings.run)
+    if outcome.status and script:
         return (
-            "nothing was recorded: no Python of the program was reached\n"
-            "  why: it runs with -I, -E or -S, or clears its environment, or is not Python\n"
-            "  fix: start it without these, or use `with tracer.record(...)` inside the program"
+            f"there is no {script}, and the program ended with status {outcome.status}",
+            "name a script that is there",
         )
+    awaited = _AWAITED.get(window.step_from) or (
+        f"a mark named {window.step_from.removeprefix('mark:')!r}" if window.step_from.startswith("mark:") else ""
+    )
+    if outcome.timed_out:
+        before = awaited or "CUDA, an optimizer's step or tracer.step()"
+        return f"the program was ended after run.timeout, before {before} came", "a larger run.timeout"
     if outcome.status:
+        before = f"before {awaited} came" if awaited else "before it used CUDA or an optimizer"
+        return f"the program ended with status {outcome.status} {before}", ""
+    if awaited:
         return (
-            f"nothing was recorded: the program ended with status {outcome.status} before it used CUDA or an optimizer"
+            f"{awaited} never came, which window.step_from waits for",
+            "window.step_from=auto, or make the program do so",
         )
     return (
-        "nothing was recorded: the program used neither CUDA nor an optimizer\n"
-        "  fix: call tracer.step() in its loop, or record by time: window.seconds=5"
+        "the program used neither CUDA nor an optimizer",
+        "call tracer.step() in its loop, or record by time: window.seconds=5",
     )
+
+
+_AWAITED = {
+    "optimizer": "the step of an optimizer",
+    "profiler": "a step of the program's own torch.profiler",
+    "tracer": "a call of tracer.step()",
+}
+
+
+def _fix_of(window: config.Window) -> str:
+    if window.signal:
+        return f"send {window.signal} while the program runs"
+    if window.seconds is not None:
+        return f"a smaller window.skip: it is {window.skip} s" if window.skip else "let the program run for longer"
+    if window.skip or window.warmup:
+        return "a smaller window.skip or window.warmup, or window.seconds to record by time"
+    return "window.seconds to record by time"
+
+
+def _missing_script(run: config.Run) -> str:
+    """The script that a command names for Python to run, if it is not there."""
+    words = run.command if isinstance(run.command, list) else []
+    python = bool(words) and Path(words[0]).name.startswith("python")
+    script = words[1] if python and len(words) > 1 and words[1].endswith(".py") else ""
+    return script if script and not (Path(run.cwd or ".") / script).exists() else ""

@@ -150,6 +150,7 @@ class _Watch:
         outcome.status = 128 - status if status < 0 else status
         self._clear_away(abnormal=status < 0 or self._timed_out)
         self._hear()
+        outcome.timed_out = self._timed_out
         if self._timed_out:
             outcome.notes.append(f"the program was ended after run.timeout = {self._settings.run.timeout:g} s")
         return outcome
