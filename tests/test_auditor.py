@@ -119,16 +119,44 @@ def test_a_step_has_its_wall_busy_and_held_time():
 def test_recording_that_slows_the_step_is_a_limit():
     trace = trace_of(ITEM, times=2)
     steps = Steps.of(
-        start_ns=[0, 2_000 * US],
-        dur_ns=[1_000 * US, 3_000 * US],
-        number=[1, 2],
-        track=[0, 0],
-        traced=[False, True],
+        start_ns=[0, 1_000 * US, 2_000 * US, 3_000 * US],
+        dur_ns=[1_000 * US] * 3 + [3_000 * US],
+        number=[1, 2, 3, 4],
+        track=[0] * 4,
+        traced=[False, False, False, True],
     )
 
     result = audit(dataclasses.replace(trace, steps=steps))
 
     assert any("recording made the step 3.00 times as long" in text for text in result.limits)
+
+
+@pytest.mark.parametrize(
+    ("outside_us", "why"),
+    [
+        ((1_000, 1_000), "only 2 steps were seen outside of the recording"),
+        ((1_000, 20, 9_000, 8_000, 30), "the steps outside of the recording differ too much: 30.0 us to 8.00 ms"),
+        ((55, 55, 55), "a step took 3.00 ms while recording and 55.0 us outside of it"),
+        ((300_000,) * 3, "a step took 3.00 ms while recording and 300 ms outside of it"),
+    ],
+)
+def test_steps_that_tell_no_pace_give_none_and_the_limits_say_why(outside_us, why):
+    trace = trace_of(ITEM, times=2)
+    durations = np.array([*outside_us, 3_000]) * US
+    steps = Steps.of(
+        start_ns=np.concatenate(([0], np.cumsum(durations)[:-1])) - durations[:-1].sum(),
+        dur_ns=durations,
+        number=np.arange(len(durations)),
+        track=[0] * len(durations),
+        traced=[False] * len(outside_us) + [True],
+    )
+
+    result = audit(dataclasses.replace(trace, steps=steps))
+
+    assert (result.pace.untraced_ns, result.pace.ratio) == (None, None)
+    assert result.pace.untraced_count == len(outside_us)
+    assert sum(why in text for text in result.limits) == 1
+    assert all(f.gain_ns is None or f.gain_ns.clock == "traced" for f in result.findings)
 
 
 def test_lines_carry_the_cost_of_their_findings():

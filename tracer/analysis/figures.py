@@ -8,6 +8,7 @@ import numpy as np
 
 from tracer.analysis.intervals import Union, clip, covered, gaps, union
 from tracer.analysis.launches import Launches, busy, find_devices, lead_at, queue_depth
+from tracer.analysis.own_pace import find_own_pace, steps_outside
 from tracer.analysis.sampled_lines import sampled_lines
 from tracer.analysis.stalls import Stalls
 from tracer.analysis.steps import source_of
@@ -18,13 +19,13 @@ _POINTS = 400  # of a curve
 _SHAPES = 2_000  # intervals in a picture
 
 
-def find_pace(trace: Trace, steps: Steps) -> Pace:
-    """The median step inside the window and outside of it."""
-    traced, untraced = steps.dur_ns[steps.traced], steps.dur_ns[~steps.traced]
+def find_pace(trace: Trace, steps: Steps) -> tuple[Pace, str]:
+    """The median step inside the window and outside of it; if there is none outside, why."""
+    traced, untraced = steps.dur_ns[steps.traced], steps_outside(steps)
     inside_ns = int(np.median(traced)) if len(traced) else None
-    outside_ns = int(np.median(untraced)) if len(untraced) else None
+    outside_ns, why = find_own_pace(untraced, inside_ns)
     ratio = inside_ns / outside_ns if inside_ns is not None and outside_ns else None
-    return Pace(source_of(trace), outside_ns, inside_ns, ratio, len(untraced), len(traced))
+    return Pace(source_of(trace), outside_ns, inside_ns, ratio, len(untraced), len(traced)), why
 
 
 def find_step_rows(trace: Trace, steps: Steps, stalls: Stalls) -> tuple[Step, ...]:

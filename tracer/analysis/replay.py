@@ -169,11 +169,7 @@ class _Predictor:
         untraced = self.window.untraced_ns
         ahead = untraced is not None and untraced < _AHEAD * self._busy(traced)
         if untraced is None or ahead:
-            why = (
-                "the host ran ahead of the GPU in the steps that were not recorded"
-                if ahead
-                else "it is not in the trace"
-            )
+            why = "the host ran ahead of the GPU in the steps that were not recorded" if ahead else self.window.no_pace
             limit = (
                 f"the program's own pace is not known ({why}): gains are a range on the clock of the recording, "
                 "whose lower end allows for what recording may have cost"

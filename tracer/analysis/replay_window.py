@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tracer.analysis.launches import Launches
+from tracer.analysis.own_pace import find_own_pace, steps_outside
 from tracer.analysis.stalls import Stalls
 from tracer.trace import NONE, Ints, Kind, Steps, Trace
 
@@ -29,6 +30,7 @@ class Window:
     high_ns: int
     steps: int  # 0: nothing repeats, the stretch is taken as a whole
     untraced_ns: int | None = None  # the program's own step, outside the recording
+    no_pace: str = "it is not in the trace"  # why the program's own step is not known
     repeats: str = ""  # without steps: the call that came again and again
 
 
@@ -54,12 +56,9 @@ def _of_steps(trace: Trace, launches: Launches, steps: Steps) -> Window | None:
     starts = trace.spans.start_ns[launches.call]
     if not np.any((starts >= low) & (starts < high)):
         return None
-    outside = np.flatnonzero(~steps.traced & (steps.track == track) & (steps.dur_ns > 0))
-    # A program can stay slower for a while after a profiler: the steps before count, if there are some.
-    before = outside[steps.start_ns[outside] < low]
-    outside = before if len(before) >= _ENOUGH else outside
-    untraced = int(np.median(steps.dur_ns[outside])) if len(outside) else None
-    return Window(trace.tracks[track].rank, track, low, high, len(mine), untraced)
+    outside = steps_outside(steps.take(steps.track == track))
+    untraced, why = find_own_pace(outside, float(np.median(steps.dur_ns[mine])))
+    return Window(trace.tracks[track].rank, track, low, high, len(mine), untraced, no_pace=why)
 
 
 def _ordinary(dur_ns: Ints) -> slice:
@@ -97,7 +96,7 @@ def _of_repeats(trace: Trace, launches: Launches, stalls: Stalls) -> Window | No
         if best is None or high - low > best.high_ns - best.low_ns:
             track = int(stalls.track[mine[0]])
             name = trace.names[int(label[mine[0]])]
-            best = Window(trace.tracks[track].rank, track, low, high, run[2], None, name)
+            best = Window(trace.tracks[track].rank, track, low, high, run[2], repeats=name)
     if best is None:
         return None
     starts = spans.start_ns[launches.call]

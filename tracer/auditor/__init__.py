@@ -17,7 +17,7 @@ from tracer.auditor.examination import Examination, FoundIdle, Held, examine
 from tracer.auditor.gains import find_verdicts, with_gains
 from tracer.auditor.idle_table import idle_by_cause, idle_rows
 from tracer.readers import load
-from tracer.results import SCHEMA, Audit, Finding, Timer
+from tracer.results import SCHEMA, Audit, Finding, Pace, Timer
 from tracer.trace import NONE, Trace
 
 __all__ = ["Examination", "FoundIdle", "Held", "audit", "audit_of", "examine"]
@@ -47,7 +47,7 @@ def audit_of(found: Examination, *, source: str = "", budget: Mapping[str, Any] 
     trust, steps = evidence.trust, find_steps(trace)
     low, high = trust.window_ns if trust.has_gpu else window_of(trace)
     prediction, findings = with_gains(found, steps)
-    pace = find_pace(trace, steps)
+    pace, no_pace = find_pace(trace, steps)
     harmless = {finding.id: finding.harmless for finding in findings}
     owner = {
         row: (found.findings[number].id, harmless[found.findings[number].id])
@@ -73,7 +73,7 @@ def audit_of(found: Examination, *, source: str = "", budget: Mapping[str, Any] 
             ops=hot_ops(trace, evidence.launches),
             copies=hot_copies(trace),
             verdicts=find_verdicts(found, prediction),
-            limits=(*trust.limits, *_of_pace(pace.ratio), *prediction.limits),
+            limits=(*trust.limits, *_of_pace(pace, no_pace, prediction.limits), *prediction.limits),
             replay=prediction.replay,
             pictures=find_pictures(trace, evidence.launches, evidence.stalls, steps, owner),
             sources=_sources(trace, findings, evidence.timers),
@@ -92,7 +92,11 @@ def _sources(trace: Trace, findings: tuple[Finding, ...], timers: tuple[Timer, .
     return {file: text for file, text in trace.sources.items() if file in named or "tracer: ok" in text}
 
 
-def _of_pace(ratio: float | None) -> tuple[str, ...]:
-    if ratio is None or ratio <= _SLOWED:
-        return ()
-    return (f"recording made the step {ratio:.2f} times as long: idle time and launch overhead are smaller without it",)
+def _of_pace(pace: Pace, why: str, said: tuple[str, ...]) -> tuple[str, ...]:
+    """What the pace says against the recording, or why there is none although steps were seen outside."""
+    if pace.ratio is not None and pace.ratio > _SLOWED:
+        slower = f"recording made the step {pace.ratio:.2f} times as long"
+        return (f"{slower}: idle time and launch overhead are smaller without it",)
+    if why and pace.untraced_count and not any(why in limit for limit in said):
+        return (f"the program's own pace is not known ({why})",)
+    return ()

@@ -164,9 +164,9 @@ def pace(audit: Audit) -> str:
     if found.traced_ns is None:
         return ""
     if found.untraced_ns is None or found.ratio is None:
-        return f"{show_ns(found.traced_ns)} a step while recording; the program's own pace is unknown"
+        return f"a step while recording: {show_ns(found.traced_ns)} (median); the program's own pace is unknown"
     return (
-        f"{show_ns(found.untraced_ns)} a step untraced, {show_ns(found.traced_ns)} while recording"
+        f"a step (median): {show_ns(found.untraced_ns)} untraced, {show_ns(found.traced_ns)} while recording"
         f" ({found.ratio:.2f} times); steps from {found.steps_from or 'unknown'}"
     )
 
