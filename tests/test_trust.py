@@ -231,3 +231,13 @@ def test_a_device_that_is_only_shown_is_not_said_to_be_missing():
     limits = find_trust(trace, find_launches(trace)).limits
     assert any("rows are of a device whose work we cannot tell" in limit for limit in limits)
     assert not any("no GPU activity was captured" in limit for limit in limits)
+
+
+@pytest.mark.parametrize(("later", "said"), [(10, False), (5_000, True)])
+def test_files_that_do_not_overlap_in_time_are_no_ranks_of_one_job(later, said):
+    other = (1, *GPU[1:])
+    rows = [(Kind.KERNEL, "k", GPU, 0, 100), (Kind.KERNEL, "k", other, later, later + 100)]
+
+    limits = trust_of(make_timeline(*rows)).limits
+
+    assert any("they are not ranks of one job" in limit for limit in limits) is said

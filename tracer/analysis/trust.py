@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 
@@ -58,6 +59,7 @@ def find_trust(trace: Trace, launches: Launches) -> Trust:
             f"{unlaunched} pieces of GPU work have no launching call in the trace: they were launched before the "
             "window or by a call that was not recorded"
         )
+    _of_ranks(trace, limits)
     _of_streams(trace, limits)
     _of_syncs(trace, does, limits)
     _of_places(trace, limits)
@@ -161,6 +163,24 @@ def _of_clocks(trace: Trace, launches: Launches, limits: list[str]) -> int:
         "launch delays are given after that correction"
     )
     return shift
+
+
+def _of_ranks(trace: Trace, limits: list[str]) -> None:
+    """Ranks of one job run at the same time."""
+    of_track = np.array([track.rank for track in trace.tracks], np.int64)
+    windows = []
+    for rank in np.unique(of_track).tolist() if len(trace.spans) else ():
+        rows = np.flatnonzero(of_track[trace.spans.track] == rank)
+        if len(rows):
+            windows.append((int(trace.spans.start_ns[rows].min()), int(trace.spans.end_ns[rows].max()), rank))
+    windows.sort()
+    alone = [rank for (_, end, _), (start, _, rank) in pairwise(windows) if start > end]
+    if alone and len(alone) == len(windows) - 1:
+        ranks = ", ".join(str(rank) for *_, rank in windows)
+        limits.append(
+            "these files do not overlap in time: they are not ranks of one job, or their clocks differ (ranks "
+            f"{ranks}); audit them one at a time, what is said of all together means nothing"
+        )
 
 
 def _of_streams(trace: Trace, limits: list[str]) -> None:
