@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+
 import hypothesis
 import pytest
 
@@ -58,3 +60,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     if not torch.cuda.is_available():
         for item in needing:
             item.add_marker(pytest.mark.skip(reason="needs CUDA: torch.cuda.is_available() is False"))
+
+
+def pytest_configure() -> None:
+    """Started in the background of a shell we ignore SIGINT, and so would the programs that the tests interrupt."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
