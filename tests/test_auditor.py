@@ -37,6 +37,8 @@ def test_totals_never_exceed_what_there_is(audits, name):
     idle = sum(device.idle_ns for device in result.devices)
     assert sum(result.idle.values()) == idle
     assert sum(row.ns for row in result.idle_rows) == idle
+    keys = [(r.cause, r.rank, r.device, r.place and (r.place.file, r.place.line)) for r in result.idle_rows]
+    assert len(set(keys)) == len(keys)
     assert sum(f.idle_ns for f in result.findings) <= idle
     stalls = found.evidence.stalls
     for track in np.unique(stalls.track):

@@ -156,3 +156,12 @@ def test_the_environment_of_the_recording_is_not_shown():
 
     assert "recorded on node1, torch 2.11.0+cu130" in text
     assert "/home/me" not in text
+
+
+def test_without_gpu_work_the_page_says_that_nothing_can_be_judged():
+    page = html.render(EMPTY)
+
+    assert "without it nothing can be judged" in page
+    assert "Nothing that costs throughput" not in page
+    assert "waiting calls" not in page
+    assert "waiting calls" in html.render(make_audit())

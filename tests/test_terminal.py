@@ -186,3 +186,13 @@ def test_of_several_gpus_each_row_of_idle_time_says_which(name):
     ranks = render(make_audit(devices=(devices[0], replace(devices[0], rank=1)), idle_rows=(replace(rows[0], rank=1),)))
     assert "launch.bound (rank 1 GPU 0)" in ranks
     assert "launch.bound (" not in render(make_audit(devices=(devices[0],), idle_rows=(rows[0],)))
+
+
+@pytest.mark.parametrize("name", ["terminal", "markdown"])
+def test_the_idle_table_sums_however_many_rows_there_are(name):
+    rows = tuple(IdleRow("launch.bound", "IDLE002", MS, 3, 0.05, place(n % 18 + 1), 0, 0) for n in range(20))
+    text = importlib.import_module(f"tracer.reports.{name}").render(make_audit(idle_rows=rows))
+
+    assert len(re.findall(r"1\.00 ms .*launch\.bound|launch\.bound.* 1\.00 ms", text)) == 8
+    assert re.search(r"others \(12 rows\)", text.replace("\\", ""))
+    assert "12.0 ms" in text

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 SCHEMA = 1
+SHOWN_ROWS = 8  # of idle time, in a report that has no room for all
 
 
 @dataclass(frozen=True, slots=True)
@@ -335,6 +336,7 @@ class Audit:
     complete: bool = True  # False: part of the trace is missing
     summary: Summary = field(default_factory=Summary)
     acceptances: tuple[Acceptance, ...] = ()
+    idle_others: IdleRow | None = None  # the rows of idle time beyond the first SHOWN_ROWS as one; None if none are
 
 
 @dataclass(frozen=True, slots=True)

@@ -85,7 +85,7 @@ def _most_held(audit: Audit) -> float:
 
 def _headline(audit: Audit, summary: Summary, numbers: int) -> str:
     if summary.idle_ns is None or summary.idle_share is None:
-        return "No GPU in this trace, so there is no async gap to see."
+        return "No GPU in this trace, so there is no async gap to see: without GPU work nothing can be judged."
     best = _best(audit)
     lie = _lie(audit)
     parts = _speed(audit, summary, numbers, best)

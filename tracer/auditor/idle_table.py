@@ -23,26 +23,30 @@ def idle_by_cause(found: Examination) -> dict[str, int]:
 def idle_rows(found: Examination) -> tuple[IdleRow, ...]:
     """The idle time by cause and line; what is small goes to the rows without a line."""
     idle, evidence = found.idle, found.evidence
-    sums: dict[tuple[str, int, int, str, Place | None], list[int]] = {}
+    sums: dict[tuple[str, int, int, str, int], list[int]] = {}
+    named: dict[tuple[str, int, int, str, int], tuple[str, Place | None]] = {}
     columns = (idle.finding.tolist(), evidence.idle_stack.tolist(), idle.device.tolist(), idle.rank.tolist())
     for word, number, stack, device, rank, ns in zip(words_of_idle(found), *columns, idle.dur_ns.tolist(), strict=True):
         finding = found.findings[number] if number != NONE else None
         place = finding.place if finding else evidence.places.place(stack) if stack != NONE else None
-        row = sums.setdefault((word, device, rank, finding.rule if finding else "", place), [0, 0])
+        # One row for a cause and line, whether a finding or a sample says the line.
+        key = (word, device, rank, place.file if place else "", place.line if place else 0)
+        row = sums.setdefault(key, [0, 0])
+        if finding or key not in named:
+            named[key] = (finding.rule if finding else "", place)
         row[0] += ns
         row[1] += 1
-    listed = sorted(sums.items(), key=lambda item: -item[1][0])
-    for (word, device, rank, rule, place), (ns, count) in listed[_LISTED:]:
-        if place is not None:
-            row = sums.setdefault((word, device, rank, rule, None), [0, 0])
+    for key, (ns, count) in sorted(sums.items(), key=lambda item: -item[1][0])[_LISTED:]:
+        if key[3]:
+            row = sums.setdefault((*key[:3], "", 0), [0, 0])
             row[0] += ns
             row[1] += count
-            del sums[word, device, rank, rule, place]
+            del sums[key]
     whole = int(idle.dur_ns.sum()) or 1
-    rows = [
-        IdleRow(word, rule, ns, count, ns / whole, place, device, rank)
-        for (word, device, rank, rule, place), (ns, count) in sums.items()
-    ]
+    rows = []
+    for key, (ns, count) in sums.items():
+        rule, place = named.get(key, ("", None))
+        rows.append(IdleRow(key[0], rule, ns, count, ns / whole, place, key[1], key[2]))
     return tuple(sorted(rows, key=lambda row: -row.ns))
 
 

@@ -7,7 +7,7 @@ import re
 import msgspec
 
 import tracer
-from tracer.results import Acceptance, Audit, BudgetLine, Finding, Gain, IdleRow, Place
+from tracer.results import SHOWN_ROWS, Acceptance, Audit, BudgetLine, Finding, Gain, IdleRow, Place
 from tracer.units import show_ns, show_range
 
 # Control characters, and those that reorder or hide text: a trace must not steer a terminal or deceive a reader.
@@ -137,7 +137,7 @@ def has_ranks(audit: Audit) -> bool:
 def cause(row: IdleRow, audit: Audit) -> str:
     """Why a GPU was idle; of several GPUs, which."""
     devices = {(device.rank, device.device) for device in audit.devices}
-    if len(devices) < 2:
+    if len(devices) < 2 or row is audit.idle_others:
         return one_line(row.cause)
     rank = f"rank {row.rank} " if len({rank for rank, _ in devices}) > 1 else ""
     return f"{one_line(row.cause)} ({rank}GPU {row.device})"
@@ -156,6 +156,20 @@ def split(audit: Audit) -> tuple[list[Finding], list[Finding], list[Finding]]:
     harmless = [f for f in audit.findings if f.harmless and not f.accepted]
     costly = [f for f in audit.findings if not f.harmless and not f.accepted]
     return costly, harmless, accepted
+
+
+def nothing(audit: Audit) -> str:
+    """What to say where there are no findings: what was not there to be judged is not fine."""
+    if audit.meta.get("kind") == "check":
+        return "Nothing was found in the source."
+    if not audit.devices:
+        return "The trace has no GPU work, and without it nothing can be judged."
+    return "Nothing that costs throughput was found."
+
+
+def idle_rows(audit: Audit) -> tuple[IdleRow, ...]:
+    """The largest rows of idle time, and one for all others, so that they sum."""
+    return (*audit.idle_rows[:SHOWN_ROWS], audit.idle_others) if audit.idle_others else audit.idle_rows
 
 
 def pace(audit: Audit) -> str:

@@ -133,7 +133,7 @@ def _idle(audit: Audit) -> list[str]:
             words.percent(row.share),
             _code(words.where(row.place)) if row.place else "",
         )
-        for row in audit.idle_rows[:10]
+        for row in words.idle_rows(audit)
     )
     return _table(("cause", "time", "share", "place"), rows)
 

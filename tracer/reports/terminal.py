@@ -172,7 +172,7 @@ def _idle(audit: Audit) -> list[RenderableType]:
     if not audit.idle_rows:
         return []
     table = Table.grid(padding=(0, 2))
-    for row in audit.idle_rows[:8]:
+    for row in words.idle_rows(audit):
         place = "" if row.place is None else words.where(row.place)
         table.add_row(show_ns(row.ns), words.percent(row.share), words.cause(row, audit), Text(place, style="dim"))
     return [table]
