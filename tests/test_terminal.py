@@ -129,7 +129,7 @@ def test_accepted_findings_and_idle_acceptances_are_shown():
 
     text = terminal.render(audit, width=200)
 
-    assert re.search(r"Accepted in the source\n  SYNC001 .* - once an epoch", text)
+    assert re.search(r"Accepted in the source\n  SYNC001 a tensor is read with .item\(\), .* - once an epoch", text)
     assert "13 in train: `# tracer: ok SYNC009` accepts nothing here: remove it" in text
     assert "`# tracer: ok SYNC010` gives no reason" in text
 
@@ -196,3 +196,35 @@ def test_the_idle_table_sums_however_many_rows_there_are(name):
     assert len(re.findall(r"1\.00 ms .*launch\.bound|launch\.bound.* 1\.00 ms", text)) == 8
     assert re.search(r"others \(12 rows\)", text.replace("\\", ""))
     assert "12.0 ms" in text
+
+
+def test_a_harmless_wait_has_its_title():
+    text = terminal.render(make_audit(), width=200)
+
+    assert "SYNC011 the host waits for an event, /app/train.py:13 in train: 8 calls, host held 5.00 ms" in text
+
+
+@pytest.mark.parametrize("name", ["terminal", "markdown", "html"])
+@pytest.mark.parametrize(
+    ("verdict", "ratio", "said"),
+    [
+        ("bench.no_sync", 15.3, "400 us, 15 times too fast"),
+        ("bench.no_sync", 2.61, "400 us, 2.6 times too fast"),
+        ("bench.dirty_start", 0.4, "400 us, 2.5 times too slow"),
+        ("bench.event_not_ready", 0.0, "raises"),
+    ],
+)
+def test_a_timer_says_by_what_factor_it_is_wrong_or_that_it_raises(name, verdict, ratio, said):
+    timer = replace(make_audit().timers[0], verdict=verdict, ratio=ratio)
+    text = " ".join(importlib.import_module(f"tracer.reports.{name}").render(make_audit(timers=(timer,))).split())
+
+    assert said in text
+    assert ("400 us" in text) is (said != "raises")
+
+
+def test_a_gain_whose_bounds_read_alike_is_one_value():
+    same = replace(finding().gain_ns, low_ns=2_670_000, likely_ns=2_671_000)
+    none = replace(same, low_ns=0, of="repetition")
+
+    assert "saves 2.67 ms a step (19 %" in terminal.render(make_audit(findings=(finding(gain_ns=same),)), width=200)
+    assert "saves up to 2.67 ms a rep" in terminal.render(make_audit(findings=(finding(gain_ns=none),)), width=200)

@@ -55,8 +55,10 @@ def find_trust(trace: Trace, launches: Launches) -> Trust:
     skew = _of_clocks(trace, launches, limits)
     unlaunched = int(np.sum(trace.is_work)) - len(launches)
     if has_gpu and unlaunched and np.any(trace.spans.kind == Kind.CALL):
+        one = unlaunched == 1
+        pieces = "1 piece of GPU work has" if one else f"{unlaunched} pieces of GPU work have"
         limits.append(
-            f"{unlaunched} pieces of GPU work have no launching call in the trace: they were launched before the "
+            f"{pieces} no launching call in the trace: {'it was' if one else 'they were'} launched before the "
             "window or by a call that was not recorded"
         )
     _of_ranks(trace, limits)
@@ -193,7 +195,9 @@ def _of_streams(trace: Trace, limits: list[str]) -> None:
     over = same & (spans.start_ns[order[1:]] < spans.end_ns[order[:-1]])
     count = int(over.sum())
     if count:
-        limits.append(f"{count} pieces of work overlap the one before on the same stream; busy time is their union")
+        limits.append(
+            f"{count} piece{' of work overlaps' if count == 1 else 's of work overlap'} the one before on the same stream; busy time is their union"
+        )
 
 
 def _of_syncs(trace: Trace, does: Bytes, limits: list[str]) -> None:

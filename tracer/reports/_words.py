@@ -7,9 +7,10 @@ import re
 import msgspec
 
 import tracer
-from tracer.results import SHOWN_ROWS, Acceptance, Audit, BudgetLine, Finding, Gain, IdleRow, Place
+from tracer.results import SHOWN_ROWS, Acceptance, Audit, BudgetLine, Finding, Gain, IdleRow, Place, Timer
 from tracer.units import show_ns, show_range
 
+_OFF = 1.1  # a timer's factor from which it is worth a word
 # Control characters, and those that reorder or hide text: a trace must not steer a terminal or deceive a reader.
 _UNSAFE = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u00ad\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ud800-\udfff]"
@@ -183,6 +184,17 @@ def pace(audit: Audit) -> str:
         f"a step (median): {show_ns(found.untraced_ns)} untraced, {show_ns(found.traced_ns)} while recording"
         f" ({found.ratio:.2f} times); steps from {found.steps_from or 'unknown'}"
     )
+
+
+def claim(timer: Timer) -> str:
+    """What a timer says: `742 us, 72 times too fast`; `raises` where it gives no time at all."""
+    if timer.verdict == "bench.event_not_ready":
+        return "raises"
+    said = show_ns(timer.claimed_ns)
+    if timer.verdict == "honest" or not timer.ratio or 1 / _OFF < timer.ratio < _OFF:
+        return said
+    factor, which = (timer.ratio, "fast") if timer.ratio > 1 else (1 / timer.ratio, "slow")
+    return f"{said}, {factor:.2g} times too {which}" if factor < 10 else f"{said}, {factor:,.0f} times too {which}"
 
 
 def amount(number: float, unit: str) -> str:

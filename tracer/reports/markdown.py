@@ -143,7 +143,7 @@ def _timers(audit: Audit) -> list[str]:
         (
             _text(timer.verdict),
             _code(f"{words.where(timer.start)} to {words.where(timer.end)}"),
-            show_ns(timer.claimed_ns),
+            words.claim(timer),
             "-" if timer.true_ns is None else show_ns(timer.true_ns),
         )
         for timer in audit.timers

@@ -227,7 +227,10 @@ def _code(place: Place) -> RenderableType:
 
 def _short(finding: Finding) -> Text:
     place = words.where(finding.place or finding.library_place)
-    return Text(f"{finding.rule} {place}: ").append(", ".join(words.costs(finding)), style="dim")
+    title = words.one_line(finding.title)
+    return Text(f"{words.one_line(finding.rule)} {title}, {place}: ").append(
+        ", ".join(words.costs(finding)), style="dim"
+    )
 
 
 def _accepted(finding: Finding) -> Text:
@@ -241,7 +244,8 @@ def _timers(audit: Audit) -> list[RenderableType]:
         style = "green" if timer.verdict == "honest" else "red"
         line = Text(words.one_line(timer.verdict), style=style)
         line.append(f" {words.where(timer.start)} to {words.where(timer.end)}: ", style="default")
-        line.append(f"says {show_ns(timer.claimed_ns)}{truth}", style="default")
+        claim = words.claim(timer)
+        line.append(claim if claim == "raises" else f"says {claim}{truth}", style="default")
         parts.append(line)
     return parts
 

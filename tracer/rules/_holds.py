@@ -16,6 +16,7 @@ from tracer.units import show_bytes, show_ns
 
 HARMLESS = 0.05  # of the time that the host was held: less GPU idle time than this costs no throughput
 _WORTH_A_WORD_NS = 100_000  # a wait from here on
+_NAME = 60  # letters of a kernel's name in a sentence
 _LONGEST_NS = 1_000_000_000  # of a kernel that is looked for
 NOTHING = 0.01  # of the steps: nor does this, unless most of the wait was idle time
 _MOST = 0.5
@@ -130,7 +131,8 @@ def _waited_for(evidence: Evidence, stall: int) -> tuple[str, ...]:
     most = rows[at == np.bincount(at, weights=took).argmax()]
     launches = evidence.launches
     found = np.searchsorted(launches.work, most[0])
-    text = f"it waits for {trace.names[spans.name[most[0]]][:60]}"
+    name = trace.names[spans.name[most[0]]]
+    text = f"it waits for {name if len(name) <= _NAME else name[: _NAME - 1] + '…'}"
     if found == len(launches) or launches.work[found] != most[0]:
         return (text,)
     call = launches.call[found : found + 1]
