@@ -157,6 +157,8 @@ def test_work_launched_before_the_window_is_told():
 
     assert trust.unlaunched == 3
     assert any(text.startswith("3 pieces of GPU work have no launching call") for text in trust.limits)
+    one = trust_of(without(good(), np.flatnonzero(good().spans.kind == Kind.CALL)[:1]))
+    assert any("1 piece of GPU work has no launching call in the trace: it was" in text for text in one.limits)
 
 
 def test_missing_synchronisation_records_are_told():

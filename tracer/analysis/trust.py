@@ -195,9 +195,8 @@ def _of_streams(trace: Trace, limits: list[str]) -> None:
     over = same & (spans.start_ns[order[1:]] < spans.end_ns[order[:-1]])
     count = int(over.sum())
     if count:
-        limits.append(
-            f"{count} piece{' of work overlaps' if count == 1 else 's of work overlap'} the one before on the same stream; busy time is their union"
-        )
+        pieces = "1 piece of work overlaps" if count == 1 else f"{count} pieces of work overlap"
+        limits.append(f"{pieces} the one before on the same stream; busy time is their union")
 
 
 def _of_syncs(trace: Trace, does: Bytes, limits: list[str]) -> None:
