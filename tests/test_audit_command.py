@@ -5,6 +5,7 @@ import sys
 import pytest
 
 from tests.shared import CASES, H200
+from tracer.analysis.idle import CAUSES
 from tracer.commands import main
 from tracer.reports.json import parse
 
@@ -74,6 +75,7 @@ def test_a_trace_comes_through_standard_input(capsys, monkeypatch):
     ("arguments", "status", "said"),
     [
         (["no/such.json"], 3, "does not exist"),
+        (["no/such.json"], 3, "fix: "),
         ([IS23, "--format", "xml"], 2, "there is no format 'xml'"),
         ([IS23, "--budget", "no/such.yaml"], 2, "cannot be read"),
         ([IS23, "--format", "json", "-o", "no/such/folder/out.json"], 2, "cannot be written"),
@@ -101,6 +103,32 @@ def test_explain_knows_a_near_miss(capsys):
     assert capsys.readouterr().out.startswith("SYNC006")
     assert main(["explain", "SYNK006"]) == 2
     assert "did you mean SYNC006" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("word", "said"),
+    [
+        ("input.bound", "IDLE002  the GPU waits"),
+        ("sync.item", "SYNC001  "),
+        ("host.late", "IDLE005"),
+        ("head", "before the first GPU work"),
+        ("tail", "after the last GPU work"),
+        ("gpu.gap", "own short gaps"),
+    ],
+)
+def test_explain_takes_the_class_words_of_the_reports(capsys, word, said):
+    assert main(["explain", word]) == 0
+
+    out = capsys.readouterr().out
+    assert out.startswith(f"{word}  ")
+    assert said in out
+
+
+def test_every_cause_of_idle_time_is_explained(capsys):
+    for cause in CAUSES:
+        assert main(["explain", cause]) == 0
+    assert main(["explain", "input.bund"]) == 2
+    assert "did you mean input.bound" in capsys.readouterr().err
 
 
 def test_the_table_in_the_rules_folder_is_the_commands(capsys):

@@ -228,3 +228,10 @@ def test_a_source_in_a_trace_that_is_no_python_of_ours_is_passed_over(text):
     (blocking,) = [f for f in audit(replace(trace, sources=sources)).findings if f.kind == "bench.launch_blocking"]
     assert blocking.place is not None
     assert (blocking.place.file, blocking.place.line) == ("b.py", 3)
+
+
+def test_an_unknown_format_is_told_all_that_there_are(tmp_path, capsys):
+    (tmp_path / "a.py").write_text("x = 1\n")
+
+    assert main(["check", str(tmp_path), "--format", "pdf"]) == 2
+    assert "use one of: lines, github" in capsys.readouterr().err

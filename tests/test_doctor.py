@@ -5,6 +5,7 @@ import sys
 
 import pytest
 
+from tracer.recording import lines
 from tracer.recording.known_faults import known_faults
 
 
@@ -37,6 +38,13 @@ def test_every_no_and_note_has_a_fix(checks):
     found, _ = checks
 
     assert [name for name, check in found.items() if check["state"] != "yes" and not check["fix"]] == []
+
+
+def test_lines_are_said_to_be_recorded_only_where_they_are(checks):
+    found, _ = checks
+
+    assert (found["lines"]["state"] == "yes") == lines.AVAILABLE
+    assert "settrace" not in found["lines"]["found"]
 
 
 def test_what_works_is_found_out_by_trying(checks):

@@ -55,6 +55,19 @@ def fail(fault):
 """
 
 
+def test_without_words_it_says_how_to_call_locate(capsys):
+    assert main(["locate"]) == 2
+    assert "python -m tracer locate -- python train.py" in capsys.readouterr().err
+
+
+def test_a_machine_without_a_gpu_is_said_to_have_none(tmp_path, monkeypatch, capfd):
+    monkeypatch.setattr("tracer.recording.begin.may_have_gpu", lambda: False)
+    (tmp_path / "p.py").write_text("print('ran')\n")
+
+    assert main(["locate", str(tmp_path / "p.py")]) == 0
+    assert "Note: this machine has no GPU" in capfd.readouterr().out
+
+
 def run_fake(tmp_path: Path, body: str, *, limit_s: float = 30.0, before: str = "", env=None, **options):
     script = tmp_path / "train.py"
     script.write_text(before + PRELUDE + textwrap.dedent(body))
@@ -314,5 +327,6 @@ def test_a_program_on_the_cpu_runs_as_ever(tmp_path):
     )
 
     assert done.returncode == 5
-    assert done.stdout.splitlines() == ["3.0 ['--epochs', '3']", "No CUDA error came up (status 5)."]
+    said = done.stdout.splitlines()
+    assert said[:2] == ["3.0 ['--epochs', '3']", "No CUDA error came up (status 5)."]
     assert done.stderr == ""

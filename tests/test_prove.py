@@ -75,6 +75,18 @@ def test_values_that_differ_between_runs_end_it(tmp_path):
     assert "program.py" in why
 
 
+def test_on_a_machine_without_a_gpu_nothing_is_run_and_nothing_is_left(tmp_path, monkeypatch):
+    monkeypatch.setattr("tracer.recording.prove.may_have_gpu", lambda: False)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "tmp"))
+    (tmp_path / "tmp").mkdir()
+
+    proof = prove(config(tmp_path, f"open({str(tmp_path / 'ran')!r}, 'w')\n"))
+
+    assert proof.abstained.startswith("this machine has no GPU")
+    assert (proof.folder, list((tmp_path / "tmp").iterdir())) == ("", [])
+    assert not (tmp_path / "ran").exists()
+
+
 def test_without_a_gpu_there_is_nothing_to_prove(tmp_path):
     script = tmp_path / "program.py"
     script.write_text(TRAINING)
@@ -89,7 +101,7 @@ def test_without_a_gpu_there_is_nothing_to_prove(tmp_path):
     )
 
     assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout)["abstained"].startswith("the program used no GPU")
+    assert json.loads(done.stdout)["abstained"].endswith("there is nothing to prove")
     assert json.loads(done.stdout)["gain_ns"] is None
 
 

@@ -6,8 +6,8 @@ from tracer.config import Config, command_config, load_config
 from tracer.errors import UsageError
 
 
-def read_settings(words: list[str]) -> Config:
-    """The config that these words stand for."""
+def read_settings(words: list[str], asked: str = "run") -> Config:
+    """The config that these words stand for, given to this command."""
     if "--" in words:
         at = words.index("--")
         given, command = words[:at], words[at + 1 :]
@@ -19,7 +19,7 @@ def read_settings(words: list[str]) -> Config:
     if not words:
         raise UsageError(
             "there is nothing to run",
-            fix="name a config, or a program after --: python -m tracer run -- python train.py",
+            fix=f"name a config, or a program after --: python -m tracer {asked} -- python train.py",
         )
     return _checked(load_config(words[0], words[1:]), words[0])
 

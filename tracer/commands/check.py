@@ -12,16 +12,23 @@ import argparse
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of `check`."""
+    from tracer.commands._output import formats
+
     parser.add_argument("paths", nargs="+", metavar="PATH", help="a Python file, or a folder to search for them")
-    parser.add_argument("--format", default="lines", help="lines, json, sarif, github, ... (default: lines)")
+    names = ", ".join(["lines", *formats()])
+    parser.add_argument("--format", default="lines", metavar="NAME", help=f"one of {names} (default: %(default)s)")
     parser.add_argument("-o", "--output", metavar="FILE", help="write there instead of to stdout")
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Check the files; 1 if there are findings."""
     from tracer.checking import check_paths
-    from tracer.commands._output import write_report
+    from tracer.commands._output import formats, write_report
+    from tracer.errors import UsageError
 
+    known = ["lines", *formats()]
+    if arguments.format not in known:
+        raise UsageError(f"there is no format {arguments.format!r}", fix=f"use one of: {', '.join(known)}")
     audit = check_paths(arguments.paths)
     if arguments.format != "lines":
         write_report(audit, arguments.format, arguments.output)

@@ -15,6 +15,7 @@ the program prints to stderr.
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import os
 import sys
 from pathlib import Path
@@ -44,6 +45,7 @@ def run(arguments: argparse.Namespace) -> int:
     import msgspec
 
     from tracer.errors import UsageError
+    from tracer.recording.begin import may_have_gpu
     from tracer.recording.commandline import command_line
     from tracer.recording.locate import Options, locate_program
     from tracer.recording.marks import SPARSE_NS
@@ -67,6 +69,9 @@ def run(arguments: argparse.Namespace) -> int:
         options,
         tell=lambda text: print(f"tracer: {text}", file=sys.stderr),
     )
+    if not found.kind and not may_have_gpu():
+        note = "this machine has no GPU, so there was no CUDA error to locate"
+        found = dataclasses.replace(found, notes=(*found.notes, note))
     text = msgspec.json.format(msgspec.json.encode(found)).decode() if arguments.format == "json" else render(found)
     if arguments.output is None:
         print(text)
@@ -82,8 +87,8 @@ def _read_settings(words: list[str]) -> Config:
     """A config with overrides, or a program: argparse has taken `--` away, so that our options may stand anywhere."""
     from tracer.commands._settings import read_settings
 
-    if words and words[0].endswith((".yaml", ".yml")):
-        return read_settings(words)
+    if not words or words[0].endswith((".yaml", ".yml")):
+        return read_settings(words, "locate")
     program = next((at for at, word in enumerate(words) if "=" not in word), len(words))
     python = ["python"] if words[program:] and words[program].endswith(".py") else []
-    return read_settings([*words[:program], "--", *python, *words[program:]])
+    return read_settings([*words[:program], "--", *python, *words[program:]], "locate")

@@ -34,7 +34,7 @@ def load(
     try:
         trace = _read(path, progress)
     except FileNotFoundError as error:
-        raise TraceError(f"{error.filename} does not exist") from None
+        raise TraceError(f"{error.filename} does not exist", fix=WHAT_IS) from None
     except OSError as error:
         raise TraceError(f"{path} cannot be read", why=str(error)) from error
     if samples is not None:

@@ -16,6 +16,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Literal
 
+from tracer.recording import lines
 from tracer.recording.known_faults import known_faults
 
 State = Literal["yes", "no", "note"]
@@ -161,10 +162,10 @@ def _ledger() -> Check:
 
 
 def _lines() -> Check:
-    if hasattr(sys, "monitoring"):
+    if lines.AVAILABLE:
         return Check("lines", "yes", "through sys.monitoring")
-    fix = "use Python 3.12 or newer for lines at a small cost"
-    return Check("lines", "note", "through sys.settrace, which costs more", fix)
+    found = f"off: Python {platform.python_version()} has no sys.monitoring; lines come from samples and waits alone"
+    return Check("lines", "note", found, "use Python 3.12 or newer for each line that ran")
 
 
 def _marks() -> Check:

@@ -19,6 +19,8 @@ import msgspec
 
 from tracer import config
 from tracer.errors import UsageError
+from tracer.recording.begin import may_have_gpu
+from tracer.recording.commandline import command_line
 from tracer.recording.proof import Proof, with_interval
 from tracer.recording.prove_child import Result
 from tracer.recording.prove_runner import Plan, Runner, other_reads
@@ -37,6 +39,9 @@ def prove(
     say: Callable[[str], None] = lambda text: None,
 ) -> Proof:
     """Measure what the reads of values cost."""
+    if key == "CUDA" and not may_have_gpu():
+        why = "this machine has no GPU: no value can come from one, there is nothing to prove"
+        return Proof(1, command_line(settings.run, settings.base)[1], "values replayed", abstained=why)
     runner = Runner(settings, folder, key, say)
     first = runner.run("plain", "first")
     plan = runner.plan_after(first)

@@ -8,7 +8,9 @@ from tracer.results import Located, Place, Sighting
 def render(located: Located) -> str:
     """Plain text: the cause first, then what it rests on."""
     if not located.kind:
-        return f"No CUDA error came up (status {located.status})."
+        return "\n".join(
+            [f"No CUDA error came up (status {located.status}).", *(f"Note: {text}" for text in located.notes)]
+        )
     lines = ["", f"{located.kind}: {located.what}", f"    {located.first.error}", ""]
     lines += _cause(located)
     lines += _first(located.first)
