@@ -265,6 +265,7 @@ def test_a_block_is_recorded_by_steps(tmp_path: Path, capsys: pytest.CaptureFixt
 
     ran = Ran(0, "", "", tmp_path)
     assert ran.manifest["complete"]
+    assert ran.manifest["steps_from"] == "tracer"
     assert ran.names.count("aten::add") == 3
     assert recording.folder is not None
     assert (recording.folder / "audit.json").exists()
@@ -291,8 +292,23 @@ def test_a_whole_block_is_recorded(tmp_path: Path):
 
     ran = Ran(0, "", "", tmp_path)
     assert ran.manifest["complete"]
+    assert ran.manifest["steps_from"] == "tracer"
     assert ran.names.count("aten::add") == 5
     tracer.step()  # does nothing any more
+
+
+@pytest.mark.parametrize("steps", [3, None])
+def test_steps_that_an_optimizer_tells_inside_a_block_are_said_to_be_its(tmp_path: Path, steps):
+    import torch
+
+    model = torch.nn.Linear(4, 4)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    with tracer.record("mine", steps=steps, folder=tmp_path, formats=(), samples=False):
+        for _ in range(7):
+            model(torch.ones(2, 4)).sum().backward()
+            optimizer.step()
+
+    assert Ran(0, "", "", tmp_path).manifest["steps_from"] == "optimizer"
 
 
 def test_an_error_leaves_the_block_as_it_was_raised(tmp_path: Path):

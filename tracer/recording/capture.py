@@ -179,6 +179,11 @@ class Capture:
         self.tell("open", number=number)
         manifest["window"]["start_mono_ns"] = time.monotonic_ns()  # what this took is not the program's
 
+    def seen_by(self, source: str) -> None:
+        """What tells of steps: not known before the first, if the window opened earlier."""
+        if self.session.manifest["steps_from"] == "time":
+            self.session.manifest["steps_from"] = source
+
     def step(self, number: int) -> None:
         """A step begins inside the window."""
         self._last = number
