@@ -162,9 +162,9 @@ class Child:
             capture.stamp(now, self.number, capture.open_now)
             return
         before = plan.phase
-        if before in (Phase.WARMING, Phase.OPEN) and self._source:
-            if not plan.by_time or self.number - capture.first > 1:  # a step that began inside and ended there
-                capture.seen_by(self._source)
+        a_step = not plan.by_time or self.number - capture.first > 1  # one that began in the window and ended there
+        if before in (Phase.WARMING, Phase.OPEN) and self._source and a_step:
+            capture.seen_by(self._source)
         if before is Phase.WAITING and plan.due(self.number) and capture.over:
             capture.end()
             capture = self._capture = self._new_capture()
