@@ -186,7 +186,9 @@ def test_the_quickstart_ends_in_an_audit_and_a_trace(tmp_path: Path):
     (folder,) = tmp_path.iterdir()
     audit = json.loads((folder / "audit.json").read_text())
     assert len(audit["steps"]) == 10
-    assert audit["pace"]["ratio"] is not None
+    assert audit["pace"]["untraced_count"] >= 10
+    # Without a GPU, recording may slow such small steps too much for them to be compared: then that is said.
+    assert audit["pace"]["ratio"] or any("own pace is not known" in limit for limit in audit["limits"])
     assert (folder / "trace.pftrace").stat().st_size > 1000
     assert "no async gap to see" in done.stdout
     assert str(folder) in done.stdout
