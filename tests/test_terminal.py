@@ -154,7 +154,8 @@ def test_a_hostile_trace_cannot_steer_the_terminal():
 
 
 def test_an_empty_trace_still_has_a_report():
-    assert "No GPU in this trace" in terminal.render(EMPTY)
+    assert "without GPU work nothing can be judged" in terminal.render(EMPTY)
+    assert "host held" not in terminal.render(EMPTY)
 
 
 def test_a_job_of_several_ranks_names_them():

@@ -126,7 +126,7 @@ def _time(audit: Audit) -> list[RenderableType]:
         ("host held", summary.stalled_ns, summary.stalled_share, "yellow"),
     ]
     for name, ns, share, style in rows:
-        if ns is not None:
+        if ns is not None and (ns or audit.devices):
             table.add_row(name, _bar(share or 0.0, style), show_ns(ns), words.percent(share))
     title = f"of a {summary.of} of {show_ns(summary.wall_ns)}"
     if summary.of == "step":
