@@ -14,7 +14,7 @@ from tracer.auditor import audit as audit_trace
 from tracer.auditor.budgets import read_budget
 from tracer.commands import main
 from tracer.errors import TraceError, UsageError
-from tracer.results import Step
+from tracer.results import Gain, Replay, Step
 
 
 def check(budget, **changes):
@@ -240,6 +240,17 @@ LIE = finding(
         ),
         ({"findings": (FINDINGS[2],)}, "GPU idle 37 % of the step; the largest part is launch overhead (1.12 ms)."),
         ({"steps": ()}, "GPU idle 39 % of the window"),
+        (
+            # Much of each repetition, but they are a small part of the window.
+            {
+                "steps": (),
+                "findings": (finding(gain_ns=Gain(0, 2 * MS, 0.5, "traced", "", "repetition")),),
+                "idle": {"launch.bound": 9 * MS},
+                "replay": Replay(4 * MS, 4 * MS, 0.0, "", None, "repetition", 4, "aten::item"),
+            },
+            "GPU idle 39 % of the window; the largest part is launch overhead (9.00 ms); removing the wait (item) at "
+            "train.py:17 would save up to 2.00 ms of 4.00 ms (50 %) in each repetition of aten::item (4 of them).",
+        ),
         (
             {"steps": BUSY, "findings": (finding(harmless=True),)},
             "GPU busy 98 % of the step; waits of the host cost no",

@@ -108,6 +108,8 @@ def _speed(audit: Audit, summary: Summary, numbers: int, best: Gain | None) -> l
     weight = lost / summary.wall_ns if seen else 0.0
     if best is not None:
         waits, weight = _saving(audit, best), best.share
+        if best.of == "repetition" and audit.replay is not None:  # a part of the window only
+            weight = best.likely_ns * audit.replay.times / max(summary.wall_ns, 1.0)
     rest = {cause: ns / numbers for cause, ns in _rest(audit).items()}
     top = max(rest, key=lambda cause: rest[cause], default="")
     other = ""
