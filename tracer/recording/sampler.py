@@ -63,10 +63,12 @@ class Sampler:
         command += ["--subprocesses"] if record.subprocesses else []
         nice = shutil.which("nice")
         if nice and not record.sample_blocking:
-            command = [nice, "-n", "5", *command]
+            command = [nice, "-n", "10", *command]
         try:
+            # A group of its own, so that Ctrl-C does not reach it, but no session of its own: the kernel shares
+            # cores among sessions first, and being nice would count for nothing against the program's.
             self._process = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=self._log, stderr=subprocess.STDOUT, start_new_session=True
+                command, stdin=subprocess.DEVNULL, stdout=self._log, stderr=subprocess.STDOUT, process_group=0
             )
         except OSError as error:
             self._state["why"] = f"py-spy does not start: {error}"
