@@ -118,6 +118,7 @@ def work(rank, port):
         model(torch.ones(4, 8)).sum().backward()
         dist.all_reduce(model.weight.grad)
         optimizer.step()
+    dist.barrier()  # a rank that leaves early takes the other down in gloo
     dist.destroy_process_group()
 if __name__ == "__main__":
     import socket
