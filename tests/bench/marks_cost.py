@@ -1,6 +1,6 @@
 """What marks cost on a launch-bound and a GPU-bound loop, beside a plain and a blocking run.
 
-    python tests/bench/marks_cost.py [--rounds 3] [--out cost.json]
+    python tests/bench/marks_cost.py [--rounds 3] [--limit SECONDS] [--out cost.json]
 
 Needs CUDA. Each measurement is a fresh process, rounds are interleaved, the median of
 all steps counts. The last column says how many launches go behind a busy GPU before
@@ -53,12 +53,16 @@ def measure(way: str) -> dict[str, Any]:
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--limit", type=float, default=1e6, help="seconds after which no new round begins")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     results: dict[str, list[dict[str, Any]]] = {way: [] for way in WAYS}
+    end = time.monotonic() + options.limit
     for _ in range(options.rounds):
         for way in WAYS:
             results[way].append(measure(way))
+        if time.monotonic() > end:
+            break
     names = {
         "launch": "launch-bound, one small op a line",
         "layers": "launch-bound, training step of 24 layers",
@@ -82,7 +86,7 @@ def main() -> None:
 
     print(
         f"\n{torch.cuda.get_device_name()}, torch {torch.__version__}, Python {platform.python_version()}, "
-        f"{time.strftime('%Y-%m-%d')}; {options.rounds} rounds"
+        f"{time.strftime('%Y-%m-%d')}; {len(results['plain'])} rounds"
     )
     if options.out:
         options.out.write_text(json.dumps(results))
