@@ -601,7 +601,11 @@ def launch_bound_steps(length_us, untraced_us):
         return [*rows, (Kind.CALL, "cudaStreamSynchronize", CPU, t + 456, t + 460, c + 20)]
 
     rows = [row for n in range(10) for row in one(10_000 + n * length_us, 100 * n)]
-    trace = make_timeline(*rows)
+    return with_steps(make_timeline(*rows), length_us, untraced_us)
+
+
+def with_steps(trace, length_us, untraced_us):
+    """The trace with ten untraced steps before the ten recorded ones, which begin at 10 ms."""
     main = next(i for i, track in enumerate(trace.tracks) if not track.on_gpu)
     start = [*(n * untraced_us for n in range(10)), *(10_000 + n * length_us for n in range(10))]
     steps = Steps.of(
@@ -622,6 +626,22 @@ def test_gains_are_said_on_the_programs_own_clock_where_it_is_known():
     # On the traced clock the wait costs 5 us; on the program's own the host is faster and waits longer.
     assert found.gains[0].likely_ns / 420e3 == pytest.approx(found.gains[0].share, abs=1e-3)
     assert not any("slower" in limit for limit in found.limits)
+
+
+def test_what_recording_added_outside_of_ops_and_calls_is_the_hosts_and_not_the_gpus():
+    # Recorded: kernel of 100, then 115 of Python without ops: 230. Untraced 200: the kernel is as long, Python shorter.
+    rows = []
+    for n in range(10):
+        t = 10_000 + 230 * n
+        rows.append((Kind.CALL, "cudaLaunchKernel", CPU, t, t + 5, 10 * n + 1))
+        rows.append((Kind.KERNEL, "gemm", GPU, t + 10, t + 110, 10 * n + 1))
+        rows.append((Kind.CALL, "cudaStreamSynchronize", CPU, t + 6, t + 115, 10 * n + 2))
+
+    found = removing(with_steps(make_timeline(*rows), 230, 200), ("cudaStreamSynchronize", "no_wait"))
+
+    assert found.gains[0].clock == "untraced"
+    assert likely_us(found) == pytest.approx(200 - 101, abs=2)
+    assert found.gains[0].bottleneck == "the GPU"
 
 
 def test_a_recording_that_slowed_the_program_much_gives_a_range():

@@ -11,7 +11,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -20,7 +20,7 @@ from tracer.analysis.intervals import total
 from tracer.analysis.launches import Launches
 from tracer.analysis.replay_graph import Graph, build_graph
 from tracer.analysis.replay_removals import DOES_MORE, HOW, Changes, Removal
-from tracer.analysis.replay_run import Costs, Plan, Run, as_recorded, faster_host, make_plan, run
+from tracer.analysis.replay_run import Costs, Plan, Run, as_recorded, faster_host, make_plan, run, shorter_host
 from tracer.analysis.replay_window import Window, find_window
 from tracer.analysis.stalls import Stalls
 from tracer.results import Gain, Replay, Verdict
@@ -32,6 +32,7 @@ _ERROR = 0.03  # a replay that is off by more predicts nothing
 _RATIO = 1.3  # recording that slows the program by more makes gains a range
 _EVENT_NS = 2_000.0  # what recording an op or call may have cost, where the program's own pace is unknown
 _DEAREST_EVENT_NS = 10_000.0  # and what it costs at most: a busy machine pays more than the 1 to 6 us of a quiet one
+_MOST_HOST = 0.5  # share of the host's time that recording may have added outside of ops and calls
 _TYPICAL_EVENT_NS = 4_000.0  # median of the recordings on an H200 whose pace tells it
 _ALIKE = 1.005  # paces that differ by less are the same
 _AHEAD = 0.95  # untraced steps that are shorter than this share of their GPU work were left by a host that ran ahead
@@ -193,14 +194,25 @@ class _Predictor:
         goal = max(float(untraced), fastest)
         least = self._event_cost(traced, goal * _ALIKE) if self._pace(first) > goal * _ALIKE else 0.0
         most = self._event_cost(traced, goal / _ALIKE) if fastest < goal / _ALIKE else _DEAREST_EVENT_NS
-        return faster_host(self.graph, traced, min(max(_TYPICAL_EVENT_NS, least), max(most, least)))
+        costs = faster_host(self.graph, traced, min(max(_TYPICAL_EVENT_NS, least), max(most, least)))
+        if fastest <= untraced * _ALIKE:
+            return costs
+        # What slowed the host lies in no op or call (its lines, its functions): all of its time is made shorter.
+        reach = self._pace(self._run(shorter_host(costs, 1 - _MOST_HOST)))
+        goal = max(float(untraced), reach) * _ALIKE
+        less = self._least(lambda share: shorter_host(costs, 1 - share), _MOST_HOST, goal)
+        return shorter_host(costs, 1 - less)
 
     def _event_cost(self, traced: Costs, pace: float) -> float:
         """The least cost of an op or call without which the replay is as fast as this."""
-        low, high = 0.0, _DEAREST_EVENT_NS
+        return self._least(lambda event_ns: faster_host(self.graph, traced, event_ns), _DEAREST_EVENT_NS, pace)
+
+    def _least(self, costs_of: Callable[[float], Costs], high: float, pace: float) -> float:
+        """The least number up to `high` whose costs replay as fast as this."""
+        low = 0.0
         for _ in range(9):
             middle = (low + high) / 2
-            if self._pace(self._run(faster_host(self.graph, traced, middle))) > pace:
+            if self._pace(self._run(costs_of(middle))) > pace:
                 low = middle
             else:
                 high = middle

@@ -149,6 +149,12 @@ def faster_host(graph: Graph, costs: Costs, event_ns: float) -> Costs:
     return replace(costs, before_ns=before, own_ns=own)
 
 
+def shorter_host(costs: Costs, share: float) -> Costs:
+    """The costs with this share of the host's own time left."""
+    before, own = (costs.before_ns * share).astype(np.int64), (costs.own_ns * share).astype(np.int64)
+    return replace(costs, before_ns=before, own_ns=own)
+
+
 def run(plan: Plan, costs: Costs, *, once: bool = False) -> Run:
     """Replay the window, and then again and again until its pace is steady."""
     items, works = plan.graph.items, plan.graph.works
