@@ -84,6 +84,37 @@ def line_of(text: str, body: str) -> int:
     return next(number for number, line in enumerate(lines, 1) if text in line)
 
 
+def test_marks_that_broke_off_before_the_failure_name_no_line(tmp_path):
+    body = """
+    launch(900)
+    gpu.run(0)
+    marks.give_up(ValueError("a fault of ours"))
+    launch(901, fault=710)
+    fail(710)
+    """
+
+    found = run_fake(tmp_path, body, rerun=False)
+
+    assert found.first.bracket == ()
+    assert found.cause_from == "traceback"
+    assert found.confidence == "low"
+    assert any("broke off" in note for note in found.notes)
+
+
+def test_marks_that_broke_off_after_it_still_do(tmp_path):
+    body = """
+    launch(900)
+    launch(901, fault=710)
+    launch(902)
+    marks.give_up(ValueError("a fault of ours"))
+    fail(710)
+    """
+
+    found = run_fake(tmp_path, body, rerun=False)
+
+    assert [place.line for place in found.first.bracket] == [901]
+
+
 TWO_RUNS = """
 for step in range(5):
     launch(900)

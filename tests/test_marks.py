@@ -219,6 +219,21 @@ def test_cuda_errors_are_kept_with_their_frames_one_for_each_place(marks):
     assert errors[0][5][-1][0] == __file__
 
 
+def test_generated_code_is_not_the_users_line(tmp_path, gpu):
+    generated = {"__name__": "triton.launcher"}
+    exec(compile("def launcher():\n    raise RuntimeError('CUDA error: died')\n", "<string>", "exec"), generated)
+    marks = Marks(tmp_path / "2.ring", lambda name: name in (__file__, "<string>"), gpu=gpu)
+
+    try:
+        generated["launcher"]()
+    except RuntimeError as error:
+        marks.errors.note(error)
+
+    (error,) = (event for event in read_ring(marks.ring.path).events if event[0] == "error")
+    rows = [(row[0], row[3]) for row in error[5]]
+    assert rows[-2:] == [(__file__, 1), ("<string>", 0)]
+
+
 LIBRARY = compile("def call(f):\n    return f() + 1\n", "library.py", "exec")
 USER = compile(
     "def inner():\n    x = id(1)\n    return x\n\ndef outer():\n    a = call(inner)\n    return a\n", "train.py", "exec"

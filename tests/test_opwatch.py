@@ -55,6 +55,17 @@ def test_an_operator_is_kept_with_its_shapes_and_the_user_s_stack(marks):
     assert launch.line == launch.stack[0][1]
 
 
+def test_gradients_that_add_up_are_watched_like_anything_else(marks):
+    # The node that gathers them has no sequence number: torch gives 2**64 - 1.
+    weight = torch.ones(3, requires_grad=True)
+    with watch(marks):
+        for _ in range(2):
+            (weight * 2).sum().backward()
+
+    assert marks.why_not == ""
+    assert any("AccumulateGrad: aten.add" in op for op in seen(marks))
+
+
 def test_the_guilty_operator_is_bracketed(marks, gpu):
     a, b = torch.ones(3), torch.ones(3)
     with watch(marks):

@@ -90,7 +90,7 @@ def main() -> None:
     options = parser.parse_args()
     scripts = sorted(path for path in FAULTS.glob("*.py") if guilty_line(path))
     if options.cases:
-        scripts += sorted((options.cases / "inputs").glob("AE*.py"))
+        scripts += sorted((options.cases / "inputs").resolve().glob("AE*.py"))
     if options.only:
         scripts = [script for script in scripts if script.stem in options.only]
     jobs = [(script, way) for script in scripts for way in WAYS]

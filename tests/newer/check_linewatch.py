@@ -144,3 +144,25 @@ def test_compiled_code_is_not_the_user_s():
 def test_launching_lines_are_those_that_call_something(names):
     assert launching_lines(names["loop"].__code__) == {11}
     assert launching_lines(names["inner"].__code__) == {2}
+
+
+def test_what_other_tools_switched_off_stays_off_and_a_second_watch_hears_all(names, told):
+    monitoring, heard = sys.monitoring, []
+    monitoring.use_tool_id(1, "coverage")
+    monitoring.register_callback(1, monitoring.events.LINE, lambda code, line: heard.append(line) or monitoring.DISABLE)
+    monitoring.set_local_events(1, names["inner"].__code__, monitoring.events.LINE)
+    try:
+        for _ in range(2):
+            watching = LineWatch(
+                lambda name: name == "train.py", lambda code, line: told.append(line), lambda *at: None
+            )
+            assert watching.start()
+            names["outer"]()
+            watching.stop()
+    finally:
+        monitoring.set_local_events(1, names["inner"].__code__, 0)
+        monitoring.free_tool_id(1)
+
+    assert heard == [2, 3]
+    assert told[: len(told) // 2] == told[len(told) // 2 :]
+    assert 6 in told

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from types import CodeType
+from types import FrameType
 
-from tracer.recording.linewatch import is_compiled
+from tracer.recording.linewatch import is_user_frame
 from tracer.recording.ring import Ring
 
 _KEPT = 50
@@ -42,12 +42,12 @@ class CudaErrors:
             return
         rows = [
             [
-                code.co_filename,
+                frame.f_code.co_filename,
                 line,
-                code.co_qualname,
-                int(self._is_user_file(code.co_filename) and not is_compiled(code)),
+                frame.f_code.co_qualname,
+                int(is_user_frame(self._is_user_file, frame)),
             ]
-            for code, line in _lines_of(error)
+            for frame, line in _lines_of(error)
         ]
         users = [row for row in rows if row[3]]
         # On its way up the same exception is raised again in every frame; the user's innermost line stays the same.
@@ -57,16 +57,16 @@ class CudaErrors:
             self._ring.event("error", type(error).__name__, str(error), rows, self._thread_id())
 
 
-def _lines_of(error: BaseException) -> list[tuple[CodeType, int]]:
-    """Code and line of every frame from the program's start to where the error was raised."""
+def _lines_of(error: BaseException) -> list[tuple[FrameType, int]]:
+    """Every frame and its line, from the program's start to where the error was raised."""
     inner = []
     at = error.__traceback__
     frame = at.tb_frame.f_back if at is not None else None
     while at is not None:
-        inner.append((at.tb_frame.f_code, at.tb_lineno))
+        inner.append((at.tb_frame, at.tb_lineno))
         at = at.tb_next
     outer = []
     while frame is not None:
-        outer.append((frame.f_code, frame.f_lineno))
+        outer.append((frame, frame.f_lineno))
         frame = frame.f_back
     return outer[::-1] + inner

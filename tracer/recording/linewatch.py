@@ -12,7 +12,7 @@
 - What torch.compile makes of a function still bears the function's name and file; its
   lines are none of the user's, so the line that calls it stands for it.
 - `<string>` is also what dataclasses and named tuples are made of: it is the user's
-  own only in the main module (`python -c`).
+  own only in the main module (`python -c`), and not in a child of multiprocessing.
 """
 
 from __future__ import annotations
@@ -97,7 +97,6 @@ class LineWatch:
         if self._on_raise is not None:
             register(self._tool, events.RAISE, self._raised)
             wanted |= events.RAISE
-        monitoring.restart_events()  # what was disabled in an earlier watch
         monitoring.set_events(self._tool, wanted)
         for frame in sys._current_frames().values():
             at: FrameType | None = frame
@@ -156,7 +155,9 @@ def is_user_frame(is_user_file: Callable[[str], bool], frame: FrameType) -> bool
     code = frame.f_code
     if not is_user_file(code.co_filename) or (code.co_names and is_compiled(code)):
         return False
-    return code.co_filename != "<string>" or frame.f_globals.get("__name__") == "__main__"
+    if code.co_filename != "<string>":
+        return True
+    return frame.f_globals.get("__name__") == "__main__" and "spawn_main" not in code.co_names
 
 
 def is_compiled(code: CodeType) -> bool:

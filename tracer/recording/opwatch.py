@@ -32,6 +32,7 @@ _SHORT = {
     "bool": "bool",
 }
 _STACK = 16  # user frames
+_LAST_NODE = 1 << 62
 _LISTED = 8  # tensors of a list that are looked at: optimisers pass hundreds
 
 Check = Callable[..., list[str]]  # offending.check
@@ -159,6 +160,8 @@ class OpWatch(TorchDispatchMode):  # type: ignore[misc]
             autograd = torch._C._autograd._get_sequence_nr() - 1
         else:
             autograd = node._sequence_nr()
+            if autograd > _LAST_NODE:  # the nodes that gather gradients have no number of their own
+                autograd = -1
             text = f"{node.name()}: {self._texts[op]}"
             op = self._marks.ring.name("op", ("op", text), text)
         self._marks.send_op(code, line, stack, op, autograd)

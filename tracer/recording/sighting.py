@@ -56,7 +56,7 @@ def sight(folder: Path, outcome: Outcome, *, blocking: bool) -> Sighting:
         return _from_stderr(folder, outcome, blocking)
     errors = _errors(guilty)
     first = next((error for error in errors if error.users), errors[0] if errors else None)
-    brackets = find_brackets(guilty, _SHOWN)
+    brackets = find_brackets(guilty, _SHOWN) if _marked_to_the_end(guilty) else []
     bracket = brackets[0] if brackets else None
     reported = _place_of(first.users[-1], "traceback") if first and first.users else _last_place(stderr.frames)
     library = _place_of(first.frames[-1], "traceback") if first and first.frames and not first.frames[-1][3] else None
@@ -83,6 +83,14 @@ def sight(folder: Path, outcome: Outcome, *, blocking: bool) -> Sighting:
         process=_process(guilty, first),
         others=_others(images, guilty, brackets),
     )
+
+
+def _marked_to_the_end(image: RingImage) -> bool:
+    """Whether the marks tell of the failure: if they broke off, only where the GPU had not yet passed the last one."""
+    broke = next((event for event in image.events if event[0] == "no_marks"), None)
+    if broke is None:
+        return True
+    return any((image.pending(slot.slot)["seq"] <= broke[2]).any() for slot in image.slots)
 
 
 def _bracket_places(bracket: Bracket | None) -> tuple[Place, ...]:
@@ -205,7 +213,7 @@ def _kind_of_marks(image: RingImage) -> str:
             return f"no marks: {event[3]}"
     if not any(event[0] == "armed" for event in image.events):
         return "no marks: the error came before the first of them"
-    if any(event[0] == "sparse" for event in image.events):
+    if any(event[0] == "armed" and event[3] for event in image.events):
         return "thinned lines"
     return "lines" if (image.records["kind"] == LINE).any() else "operators"
 
