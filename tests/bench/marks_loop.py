@@ -47,13 +47,13 @@ def training(size, layers, batch, dtype):
 
 def measure(step, count):
     taken = []
-    for _ in range(count + 5):
+    for _ in range(count):
         torch.cuda.synchronize()
         began = time.perf_counter()
         step()
         torch.cuda.synchronize()
         taken.append(time.perf_counter() - began)
-    return taken[5:]
+    return taken
 
 
 def first_wait():
@@ -73,9 +73,15 @@ def first_wait():
 
 start = torch.randn(64, 64, device="cuda")
 weight = torch.randn(64, 64, device="cuda") / 8
-steps = {
-    "launch": measure(lambda: small_ops(start, weight), 40),
-    "layers": measure(training(256, 24, 64, torch.float32), 40),
-    "gpu": measure(training(8192, 4, 4096, torch.bfloat16), 12),
+loops = {
+    "launch": (lambda: small_ops(start, weight), 100),
+    "layers": (training(256, 24, 64, torch.float32), 30),
+    "gpu": (training(8192, 4, 4096, torch.bfloat16), 6),
 }
+steps = {name: [] for name in loops}
+for turn in range(5):  # in turns: what disturbs the machine for a moment does not fall on one loop alone
+    for name, (step, count) in loops.items():
+        taken = measure(step, count)
+        if turn:
+            steps[name] += taken
 print(json.dumps({"steps": steps, "waited": first_wait()}))
