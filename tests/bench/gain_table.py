@@ -2,7 +2,8 @@
 
 Every number is of fresh processes: the program as it is, with its reads given back
 without waiting, and fixed by hand, in turn; then once recorded by `tracer run`, whose
-trace is replayed. Many workloads start at once, but only one steps at a time.
+trace is replayed. Many workloads start at once, but only one steps at a time, on cores
+that are kept for it.
 
     python tests/bench/gain_table.py --cases ../shared/cases --out gains.json
 """
@@ -35,6 +36,7 @@ PAIRS = ("p01_item_log", "p02_pageable_h2d", "p06_clip_check", "p09_new_tensor")
 CASES = ("IS22", "IS23")
 WINDOW = Window(skip=12, warmup=3, steps=20, step_from="tracer")
 KEYS = ("run", "window", "output")
+_QUIET = 4  # cores
 MS = 1e6
 
 
@@ -50,7 +52,7 @@ def workloads(cases: Path | None) -> dict[str, tuple[str, list[str]]]:
 def settings(name: str, script: str, args: list[str], variant: str, turn: str, folder: Path) -> Config:
     root = str(HERE.parents[1])
     path = os.pathsep.join([root, *filter(None, [os.environ.get("PYTHONPATH")])])
-    env = {"VARIANT": variant, "TURN": turn, "PYTHONPATH": path}
+    env = {"VARIANT": variant, "TURN": turn, "TURN_CORES": os.environ.get("TURN_CORES", ""), "PYTHONPATH": path}
     run = Run(script=str(HERE / script), args=args, env=env, timeout=180.0)
     return Config(run=run, window=WINDOW, output=Output(folder=str(folder), name=name, formats=[]))
 
@@ -181,6 +183,10 @@ def main() -> int:
         return again(arguments)
     started = time.perf_counter()
     todo = {k: v for k, v in workloads(arguments.cases).items() if not arguments.only or k in arguments.only}
+    cores = sorted(os.sched_getaffinity(0))
+    if len(cores) >= 2 * _QUIET:
+        os.environ["TURN_CORES"] = ",".join(map(str, cores[:_QUIET]))
+        os.sched_setaffinity(0, cores[_QUIET:])  # whatever is started inherits it
     with tempfile.TemporaryDirectory() as temporary:
         folder = arguments.keep or Path(temporary)
         folder.mkdir(parents=True, exist_ok=True)

@@ -2,7 +2,8 @@
 
 Each workload has two variants, VARIANT=stall (as people write it) and VARIANT=fixed (the
 wait removed by hand, all other work the same). TURN names a file: whoever steps holds its
-lock, so that many workloads may start at once and still be timed one by one.
+lock, so that many workloads may start at once and still be timed one by one; TURN_CORES
+names the cores that are kept for whoever steps.
 """
 
 import contextlib
@@ -30,7 +31,12 @@ def turn():
         return
     with Path(path).open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
-        yield
+        usual, quiet = os.sched_getaffinity(0), os.environ.get("TURN_CORES")
+        os.sched_setaffinity(0, map(int, quiet.split(",")) if quiet else usual)
+        try:
+            yield
+        finally:
+            os.sched_setaffinity(0, usual)
 
 
 def drive(step, steps=None):
