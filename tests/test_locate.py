@@ -115,6 +115,24 @@ def test_marks_that_broke_off_after_it_still_do(tmp_path):
     assert [place.line for place in found.first.bracket] == [901]
 
 
+def test_a_printed_traceback_through_generated_code_names_the_users_line(tmp_path):
+    script = tmp_path / "train.py"
+    script.write_text(
+        """import sys
+sys.exit('''Traceback (most recent call last):
+  File "%s", line 1, in <module>
+  File "/env/lib/python3.12/site-packages/torch/_inductor/runtime/triton_heuristics.py", line 1500, in run
+  File "<string>", line 5, in launcher
+RuntimeError: CUDA driver error: device-side assert triggered''' % __file__)
+"""
+    )
+
+    found = locate_program([sys.executable, str(script)], os.environ, options=Options(rerun=False))
+
+    assert found.kind == "async.assert"
+    assert (found.cause.file, found.cause.line) == (str(script), 1)
+
+
 TWO_RUNS = """
 for step in range(5):
     launch(900)

@@ -196,6 +196,7 @@ def test_work_of_autograd_s_thread_counts_for_the_line_that_waits_for_it(marks, 
 def test_cuda_errors_are_told_from_others():
     assert is_cuda_error(RuntimeError("CUDA error: device-side assert triggered"))
     assert is_cuda_error(RuntimeError("Triton Error [CUDA]: an illegal memory access was encountered"))
+    assert is_cuda_error(RuntimeError("CUDA driver error: device-side assert triggered"))
     assert not is_cuda_error(RuntimeError("mat1 and mat2 shapes cannot be multiplied"))
     assert not is_cuda_error(KeyError("CUDA error"))
 

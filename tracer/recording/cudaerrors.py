@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from types import FrameType
 
+from tracer.recording.device_errors import speaks_of_cuda
 from tracer.recording.linewatch import is_user_frame
 from tracer.recording.ring import Ring
 
@@ -16,10 +17,7 @@ def is_cuda_error(error: BaseException) -> bool:
 
     It is asked of every exception that is raised anywhere, so the type comes first.
     """
-    if not isinstance(error, RuntimeError):
-        return False
-    text = str(error)
-    return "CUDA error" in text or "[CUDA]" in text or "cudaError" in text or "CUDA_ERROR" in text
+    return isinstance(error, RuntimeError) and speaks_of_cuda(str(error))
 
 
 class CudaErrors:

@@ -15,9 +15,8 @@ _ASSERTION = re.compile(
     r"Assertion [`'\"]?(?P<text>.*?)[`'\"]? failed\.?\s*$"
 )
 _FRAME = re.compile(r'^\s*(?:\[rank\d+\]:\s*)?File "(?P<file>[^"]+)", line (?P<line>\d+), in (?P<function>.+?)\s*$')
-_ERROR = re.compile(
-    r"CUDA error|Triton Error \[CUDA\]|CUDA driver error|CUDA runtime error|cudaError[A-Z]\w*|CUDA_ERROR_[A-Z]+"
-)
+# torch says "CUDA error", its launcher of compiled kernels "CUDA driver error", Triton "Triton Error [CUDA]".
+_ERROR = re.compile(r"(?i:CUDA (?:driver |runtime )?error)|\[CUDA\]|cudaError[A-Z]\w*|CUDA_ERROR_[A-Z]+")
 
 # The class word, and what the error's text contains; the first that fits.
 _CLASSES = (
@@ -40,12 +39,17 @@ KINDS = {
 }
 
 
+def speaks_of_cuda(text: str) -> bool:
+    """Whether an error's text is about the CUDA device."""
+    return _ERROR.search(text) is not None
+
+
 def classify(text: str) -> str:
     """The class word of an error's text; "" if it does not speak of CUDA."""
     for word, signs in _CLASSES:
         if any(sign in text for sign in signs):
             return word
-    return "async.other" if _ERROR.search(text) else ""
+    return "async.other" if speaks_of_cuda(text) else ""
 
 
 @dataclass(slots=True)
@@ -106,7 +110,7 @@ class Stderr:
         if frame:
             self._traceback.append((frame["file"], int(frame["line"]), frame["function"]))
         # Indented lines are source text of a traceback, apart from what std::terminate says.
-        if not self.error and (not line[:1].isspace() or "what():" in line) and _ERROR.search(line):
+        if not self.error and (not line[:1].isspace() or "what():" in line) and speaks_of_cuda(line):
             self.error = line.strip()
             self.frames = self._traceback
         return True

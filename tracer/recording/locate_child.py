@@ -57,10 +57,20 @@ class Hooks:
     """Everything that locating needs in a process: marks, the operators' watch, the exceptions."""
 
     def __init__(self, settings: Settings) -> None:
-        from tracer.recording import cudaerrors, linewatch, marks, offending, opwatch, ring, session, uncompiled
+        from tracer.recording import (
+            cudaerrors,
+            device_errors,
+            linewatch,
+            marks,
+            offending,
+            opwatch,
+            ring,
+            session,
+            uncompiled,
+        )
         from tracer.recording.marks import Marks
 
-        uncompiled.pass_by(cudaerrors, linewatch, marks, offending, opwatch, ring, session)
+        uncompiled.pass_by(cudaerrors, device_errors, linewatch, marks, offending, opwatch, ring, session)
         own = Session(Path(settings.folder), config.Record(user_code=settings.user_code))
         rank = os.environ.get("RANK", "")
         name = f"{os.getpid()}{'-rank' + rank if rank else ''}.ring"

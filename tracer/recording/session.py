@@ -89,7 +89,7 @@ class Session:
         """Whether a code object's file is the user's own: not Python's, an installed package's, or ours."""
         known = self._user_files.get(filename)
         if known is None:
-            known = self._user_files[filename] = _is_user_file(filename, self.record.user_code)
+            known = self._user_files[filename] = is_user_file(filename, self.record.user_code)
         return known
 
     def user_files(self) -> list[str]:
@@ -181,7 +181,8 @@ def _library_roots() -> tuple[str, ...]:
 _ROOTS = _library_roots()
 
 
-def _is_user_file(filename: str, also: list[str]) -> bool:
+def is_user_file(filename: str, also: list[str]) -> bool:
+    """Whether a file is the user's own by its name; `also` are patterns that are."""
     if any(fnmatch.fnmatch(filename, pattern) for pattern in also):
         return True
     if filename.startswith("<"):

@@ -12,6 +12,7 @@ from tracer.recording.bracket import Bracket, Launch, find_brackets, find_forwar
 from tracer.recording.device_errors import Stderr, classify
 from tracer.recording.rerun import Outcome
 from tracer.recording.ring import LINE, RingImage, read_ring
+from tracer.recording.session import is_user_file
 from tracer.results import Flying, Place, Sighting
 
 _SHOWN = 12
@@ -243,11 +244,10 @@ def _others(images: Sequence[RingImage], guilty: RingImage, brackets: Sequence[B
 
 
 def _last_place(frames: Sequence[tuple[str, int, str]]) -> Place | None:
-    """The innermost frame of a printed traceback that is not of an installed package."""
-    for file, line, function in reversed(frames):
-        if "site-packages" not in file and "dist-packages" not in file and "/lib/python" not in file:
-            return _place(file, line, function, "traceback")
-    return None
+    """The innermost frame of a printed traceback that is the user's own; what `<string>` names only without another."""
+    own = [frame for frame in frames if is_user_file(frame[0], []) and "/lib/python" not in frame[0]]
+    written = [frame for frame in own if not frame[0].startswith("<")]
+    return _place(*(written or own)[-1], "traceback") if own else None
 
 
 def _place_of(frame: tuple[Any, ...], source: str) -> Place:
