@@ -18,11 +18,12 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 LOOP = Path(__file__).with_name("recording_loop.py")
 ROOT = LOOP.parents[2]
-# The window opens where the program's own profiler would: after 4 + 25 + 2 steps of the loops.
+# The window opens where the program's own profiler would: after 4 + 20 + 5 + 2 steps of the loops.
 OURS = [
     "window.skip=29",
     "window.warmup=2",
@@ -58,7 +59,7 @@ def command(name: str, gate: Path, out: Path, folder: Path) -> list[str]:
 
 
 class Running:
-    """A variant's process, importing, and held at a gate until its turn comes."""
+    """A variant's process, importing and warming up, and held at a gate until its turn comes."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -72,7 +73,7 @@ class Running:
             )
 
     def wait_ready(self) -> None:
-        """Until its imports are over."""
+        """Until it is warm."""
         until = time.monotonic() + 60
         ready = Path(f"{self._gate}.ready")
         while not ready.exists() and self._process.poll() is None and time.monotonic() < until:
@@ -115,32 +116,36 @@ class Running:
 Round = dict[str, dict[str, float]]  # variant -> loop -> ms
 
 
-def measure(names: list[str], rounds: int, limit_s: float) -> tuple[list[Round], dict[str, object]]:
-    """For each round, variant -> loop -> ms; and what our recorders said in the last.
+def measure(names: list[str], rounds: int, limit_s: float) -> Iterator[tuple[Round, dict[str, object]]]:
+    """For each round, variant -> loop -> ms; and what our recorders said.
 
-    A round's processes import together and wait; then one after the other is let go, in an order that is another in
+    A round's processes warm up together and wait; then one after the other is let go, in an order that is another in
     each round. Winding up (saving, auditing) overlaps with the next one, on other cores and not on the GPU.
     """
     end = time.monotonic() + limit_s
     order = random.Random(7)
-    found: list[Round] = []
-    said: dict[str, object] = {}
-    for _ in range(rounds):
-        running = [Running(name) for name in order.sample(names, len(names))]
+
+    def start() -> list[Running]:
+        return [Running(name) for name in order.sample(names, len(names))]
+
+    running = start()
+    for number in range(rounds):
         for one in running:
             one.wait_ready()
         for one in running:
             one.measure()
-        found.append({})
+        last = number == rounds - 1 or time.monotonic() > end
+        following = [] if last else start()  # warms up while this round winds up: nothing is measured meanwhile
+        found, said = {}, {}
         for one in running:
             result = one.result()
             if result is not None:
-                found[-1][one.name] = result
-                said = getattr(one, "manifest", {}).get("recorders", said) or said
-        if time.monotonic() > end:
-            print(f"stopped after {limit_s:.0f} s and {len(found)} of {rounds} rounds", file=sys.stderr)
+                found[one.name] = result
+                said = getattr(one, "manifest", {}).get("recorders", said)
+        yield found, said
+        if last:
             break
-    return found, said
+        running = following
 
 
 def table(rounds: list[Round], names: list[str], of: str = "") -> str:
@@ -175,16 +180,21 @@ def main() -> None:
     arguments = parser.parse_args()
     names = [*VARIANTS, *(EACH if arguments.each else {})]
     names = [name for name in names if arguments.only in name or name in ("nothing", PLAIN)]
-    rounds, said = measure(names, arguments.rounds, arguments.limit)
 
     import torch
 
     device = torch.cuda.get_device_name() if torch.cuda.is_available() else "no GPU"
     where = f"{device}, torch {torch.__version__}, Python {sys.version.split()[0]}, {time.strftime('%Y-%m-%d')}"
-    print(f"{where}\n\n{table(rounds, names)}\n\nfastest tenth of the steps of each process:\n")
-    print(f"{table(rounds, names, ', fastest')}\n\nour recorders: {json.dumps(said)}")
-    if arguments.out:
-        arguments.out.write_text(json.dumps({"where": where, "rounds": rounds, "recorders": said}))
+    rounds: list[Round] = []
+    said: dict[str, object] = {}
+    for one, told in measure(names, arguments.rounds, arguments.limit):
+        rounds.append(one)
+        said = told or said
+        if arguments.out:
+            arguments.out.write_text(json.dumps({"where": where, "rounds": rounds, "recorders": said}))
+    print(f"{where}; {len(rounds)} of {arguments.rounds} rounds\n\n{table(rounds, names)}")
+    print(f"\nfastest tenth of the steps of each process:\n\n{table(rounds, names, ', fastest')}")
+    print(f"\nour recorders: {json.dumps(said)}")
 
 
 if __name__ == "__main__":
