@@ -36,7 +36,6 @@ PAIRS = ("p01_item_log", "p02_pageable_h2d", "p06_clip_check", "p09_new_tensor")
 CASES = ("IS22", "IS23")
 WINDOW = Window(skip=12, warmup=3, steps=20, step_from="tracer")
 KEYS = ("run", "window", "output")
-COLUMNS = ("untraced", "proven", "fixed")
 _QUIET = 4  # cores
 MS = 1e6
 
@@ -59,16 +58,9 @@ def settings(name: str, script: str, args: list[str], variant: str, turn: str, f
 
 
 def measure(
-    name: str,
-    script: str,
-    args: list[str],
-    turn: str,
-    folder: Path,
-    rounds: int,
-    ends: float = float("inf"),
-    earlier: dict[str, list[float]] | None = None,
+    name: str, script: str, args: list[str], turn: str, folder: Path, rounds: int, ends: float = float("inf")
 ) -> dict[str, object]:
-    """One row of the table; no round begins after `ends`, and `earlier` rounds count, too."""
+    """One row of the table; no round begins after `ends`."""
     row: dict[str, object] = {"name": name}
     if time.perf_counter() > ends:
         return row | {"failed": "not run: no time was left"}
@@ -82,7 +74,7 @@ def measure(
         return row | {"failed": f"status {first.status}: {first.why}"}
     why = examine_values(as_is, plan)[0]
     row["abstained"] = why
-    times = {column: [MS * run for run in (earlier or {}).get(column, [])] for column in COLUMNS}
+    times: dict[str, list[float]] = {"untraced": [], "proven": [], "fixed": []}
     for turn_number in range(rounds):
         if turn_number and time.perf_counter() > ends:
             break
@@ -185,7 +177,6 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=1e6, help="begin no round later")
     parser.add_argument("--only", nargs="*", default=[])
     parser.add_argument("--keep", type=Path, help="keep recordings and outputs there")
-    parser.add_argument("--more", type=Path, help="an earlier --out, whose rounds count, too")
     parser.add_argument("--again", type=Path, help="predict again from an earlier --out and the recordings in --keep")
     arguments = parser.parse_args()
     if arguments.again is not None:
@@ -196,18 +187,13 @@ def main() -> int:
     if len(cores) >= 2 * _QUIET:
         os.environ["TURN_CORES"] = ",".join(map(str, cores[:_QUIET]))
         os.sched_setaffinity(0, cores[_QUIET:])  # whatever is started inherits it
-    rows_before = msgspec.json.decode(arguments.more.read_bytes())["rows"] if arguments.more else []
-    before = {row["name"]: row.get("runs") for row in rows_before}
     with tempfile.TemporaryDirectory() as temporary:
         folder = arguments.keep or Path(temporary)
         folder.mkdir(parents=True, exist_ok=True)
         turn = str(folder / "turn")
         with ThreadPoolExecutor(arguments.jobs) as pool:
             ends = started + arguments.seconds
-            futures = {
-                pool.submit(measure, name, *what, turn, folder, arguments.rounds, ends, before.get(name)): name
-                for name, what in todo.items()
-            }
+            futures = {pool.submit(measure, k, *v, turn, folder, arguments.rounds, ends): k for k, v in todo.items()}
             rows = []
             for future in as_completed(futures):
                 try:
@@ -241,7 +227,7 @@ def write(rows: list[dict[str, object]], arguments: argparse.Namespace) -> str:
 
     machine = torch.cuda.get_device_name() if torch.cuda.is_available() else platform.processor()
     about = f"{machine}, torch {torch.__version__}, Python {platform.python_version()}, {time.strftime('%Y-%m-%d')}"
-    text = f"{about}; ms a step, medians of runs\n\n{table(rows)}\n"
+    text = f"{about}; ms a step, medians of {arguments.rounds} runs\n\n{table(rows)}\n"
     if arguments.out:
         arguments.out.write_bytes(msgspec.json.encode({"about": about, "rows": rows}))
         arguments.out.with_suffix(".md").write_text(text)
