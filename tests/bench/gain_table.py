@@ -20,6 +20,7 @@ import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -131,6 +132,12 @@ def predicted(folder: str) -> dict[str, object]:
     return row
 
 
+def spread_of(runs: object, column: str) -> str:
+    """From the fastest to the slowest run."""
+    values = runs.get(column) if isinstance(runs, dict) else None
+    return f" ({min(values):.2f}-{max(values):.2f})" if values else ""
+
+
 def table(rows: list[dict[str, object]]) -> str:
     """Markdown, with the errors against the hand fix in percent of the untraced step."""
     head = ["workload", "untraced", "traced", "replayed", "predicted", "proven", "fixed by hand"]
@@ -151,7 +158,9 @@ def table(rows: list[dict[str, object]]) -> str:
         for name, value in off.items():
             if value is not None:
                 offs[name].append(value)
-        texts = [f"{c:.2f}" if c is not None else "-" for c in cells]
+        runs = row.get("runs")
+        spread = [spread_of(runs, "untraced"), "", "", "", spread_of(runs, "proven"), spread_of(runs, "fixed")]
+        texts = [f"{c:.2f}{s}" if c is not None else "-" for c, s in zip(cells, spread, strict=True)]
         texts += [f"{100 * v:.1f} %" if v is not None else "-" for v in off.values()]
         lines.append(f"| {row['name']} | " + " | ".join(texts) + " |")
     for name, values in offs.items():
@@ -177,7 +186,12 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=1e6, help="begin no round later")
     parser.add_argument("--only", nargs="*", default=[])
     parser.add_argument("--keep", type=Path, help="keep recordings and outputs there")
-    parser.add_argument("--again", type=Path, help="predict again from an earlier --out and the recordings in --keep")
+    parser.add_argument(
+        "--again",
+        type=Path,
+        nargs="+",
+        help="join these earlier --out, and predict again from the recordings in --keep",
+    )
     arguments = parser.parse_args()
     if arguments.again is not None:
         return again(arguments)
@@ -207,27 +221,36 @@ def main() -> int:
 
 
 def again(arguments: argparse.Namespace) -> int:
-    """The table with the measured columns of an earlier run, and predictions of today's code from its recordings."""
-    earlier = msgspec.json.decode(arguments.again.read_bytes())
-    for row in earlier["rows"]:
-        recordings = sorted(arguments.keep.glob(f"{row['name']}-2*"))
+    """The table with the runs of earlier ones, and predictions of today's code from their recordings.
+
+    Of several recordings of a workload the middle one counts; of two the one that predicts less.
+    """
+    parts = [msgspec.json.decode(path.read_bytes()) for path in arguments.again]
+    rows: dict[str, dict[str, Any]] = {}
+    for part in parts:
+        for new in part["rows"]:
+            row = rows.setdefault(new["name"], dict.fromkeys(("name", "abstained", "failed"), "") | {"runs": {}})
+            row |= {key: new.get(key) or row[key] for key in ("name", "abstained", "failed")}
+            for column, values in new.get("runs", {}).items():
+                row["runs"].setdefault(column, []).extend(values)
+    for row in rows.values():
+        row |= {column: statistics.median(values) for column, values in row["runs"].items() if values}
+        recordings = [predicted(str(path)) for path in sorted(arguments.keep.glob(f"{row['name']}-2*"))]
+        recordings.sort(key=lambda one: float(str(one.get("share", 0.0))))
         if recordings:
-            row |= predicted(str(recordings[0]))
-    text = f"{earlier['about']}; ms a step, medians of runs\n\n{table(earlier['rows'])}\n"
-    if arguments.out:
-        arguments.out.write_bytes(msgspec.json.encode(earlier))
-        arguments.out.with_suffix(".md").write_text(text)
-    print(text)
+            row |= recordings[(len(recordings) - 1) // 2] | {"recordings": len(recordings)}
+    print(write(list(rows.values()), arguments, parts[0]["about"]))
     return 0
 
 
-def write(rows: list[dict[str, object]], arguments: argparse.Namespace) -> str:
+def write(rows: list[dict[str, object]], arguments: argparse.Namespace, about: str = "") -> str:
     """The table as it stands, to the files asked for."""
     import torch
 
     machine = torch.cuda.get_device_name() if torch.cuda.is_available() else platform.processor()
-    about = f"{machine}, torch {torch.__version__}, Python {platform.python_version()}, {time.strftime('%Y-%m-%d')}"
-    text = f"{about}; ms a step, medians of {arguments.rounds} runs\n\n{table(rows)}\n"
+    now = f"{machine}, torch {torch.__version__}, Python {platform.python_version()}, {time.strftime('%Y-%m-%d')}"
+    about = about or now
+    text = f"{about}; ms a step, medians of runs (least to greatest)\n\n{table(rows)}\n"
     if arguments.out:
         arguments.out.write_bytes(msgspec.json.encode({"about": about, "rows": rows}))
         arguments.out.with_suffix(".md").write_text(text)

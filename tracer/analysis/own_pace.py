@@ -15,12 +15,15 @@ _ALIKE = (0.5, 5.0)  # recorded over unrecorded: beyond it, one of both is not t
 def steps_outside(steps: Steps) -> Ints:
     """How long the steps outside of the recording took.
 
-    A program can stay slower for a while after a profiler: the steps before count, if there are some.
+    A program can stay slower for a while after a profiler: the steps before count, if there are some. Of many of
+    those the later half counts: the first ones load, compile, tune and fill the allocator.
     """
-    chosen = ~steps.traced & (steps.dur_ns > 0)
+    chosen = np.flatnonzero(~steps.traced & (steps.dur_ns > 0))
     if np.any(steps.traced):
-        before = chosen & (steps.start_ns < steps.start_ns[steps.traced].min())
-        chosen = before if np.count_nonzero(before) >= _ENOUGH else chosen
+        before = chosen[steps.start_ns[chosen] < steps.start_ns[steps.traced].min()]
+        if len(before) >= _ENOUGH:
+            before = before[np.argsort(steps.start_ns[before], kind="stable")]
+            chosen = before[len(before) // 2 :] if len(before) >= 2 * _ENOUGH else before
     outside: Ints = steps.dur_ns[chosen]
     return outside
 
