@@ -1,4 +1,4 @@
-"""Gains against what fixing by hand gained: recordings of an H200, with the steps that were measured without recording."""
+"""Gains against what fixing by hand gained: recordings of an H200, with the steps measured without recording."""
 
 from __future__ import annotations
 
