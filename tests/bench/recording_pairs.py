@@ -6,6 +6,7 @@ Processes that profile differ among themselves by a third, whatever profiles (se
 recording_cost.py); windows of one process do not. So each process opens one window of
 each variant, in an order that changes from cycle to cycle, and a ratio is taken within
 its cycle. With CUDA the loop is the one of recording_cost.py, without it a smaller one.
+`tracer.record` samples from inside the program, `tracer run` by py-spy: both are here.
 """
 
 from __future__ import annotations
@@ -92,14 +93,29 @@ def ours(loop: Loop, **record: Any) -> float:
     return took
 
 
+def sampled(loop: Loop) -> float:
+    """torch.profiler, and py-spy beside it as `tracer run` starts it."""
+    from tracer.config import Record
+    from tracer.recording.sampler import Sampler
+
+    with tempfile.TemporaryDirectory() as folder:
+        sampler = Sampler(os.getpid(), Path(folder), Record())
+        assert not sampler.why, sampler.why
+        took = profiler(loop)
+        sampler.stop()
+    return took
+
+
 OURS: dict[str, Any] = {}  # what our recorders saw in the last window
 OFF = dict.fromkeys(("ledger", "lines", "clocks", "samples", "sync_events"), False)
 VARIANTS: dict[str, Callable[[Loop], float]] = {
     "nothing": nothing,
     PLAIN: profiler,
     "torch.profiler with_stack": lambda loop: profiler(loop, with_stack=True),
-    "tracer, everything on": ours,
-    "tracer, profiler only": lambda loop: ours(loop, **OFF),
+    "torch.profiler, py-spy beside it": sampled,
+    "tracer.record, everything on": ours,
+    "tracer.record without samples": lambda loop: ours(loop, samples=False),
+    "tracer.record, profiler only": lambda loop: ours(loop, **OFF),
 }
 
 
