@@ -206,6 +206,16 @@ def test_samples_that_contradict_the_trace_are_not_merged(tmp_path):
     assert "contradict" in trace.meta["recorder.samples.why"]
 
 
+def test_a_stack_that_stays_for_years_by_a_damaged_stamp_is_a_few_rows_with_its_whole_weight(tmp_path):
+    events = [event(ph, f"f{t}", 10_000 * (t + (ph == "E"))) for t in range(10) for ph in "BE"]
+    path = write(tmp_path / "samples.json", *events, event("B", "work", 100_000), event("E", "work", 22 * 10**12))
+
+    samples = load(path).samples
+
+    assert len(samples) < 200_000
+    assert samples.weight_ns.sum() == pytest.approx(22e15, rel=0.01)
+
+
 DAMAGE = [b"", b"9", b"-", b"e", b'"', b"null", b"]", b"1e999", b"99999999999"]
 
 

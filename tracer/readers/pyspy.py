@@ -30,6 +30,7 @@ from tracer.trace import NONE, Frames, Loss, Samples, Trace, Track
 BEACON = "tracer_beacon_"
 _LATEST_US = 1e14  # some years: no process is older
 _MOST_LINES = 2**31
+_MOST_FILLED = 100_000  # samples that are added where nothing changed for long; beyond it one row stands for many
 _OWN = re.compile(r"(^|/)tracer/recording/\w+\.py$")
 
 
@@ -161,7 +162,7 @@ def _taken(events: list[_Event]) -> Iterator[Taken]:
     beacons = any(event.name.startswith(BEACON) for event in events)
     stacks: dict[tuple[int, int], list[tuple[str, str, int]]] = {}
     order = np.lexsort((np.arange(len(events)), of_event))
-    at = 0
+    at, left = 0, _MOST_FILLED
     for number, moment in enumerate(moments.tolist()):
         while at < len(order) and of_event[order[at]] == number:
             event = events[int(order[at])]
@@ -177,6 +178,8 @@ def _taken(events: list[_Event]) -> Iterator[Taken]:
         # Where nothing changed for long, samples were taken all the same; a beacon would have changed.
         gap = following - moment
         missing = round(gap / period) - 1 if period and gap > 1.5 * period and not beacons else 0
+        missing = min(missing, left)
+        left -= missing
         times = np.linspace(moment, following, missing + 2)[:-1] if missing else np.array([moment])
         for (pid, thread), stack in stacks.items():
             if stack:

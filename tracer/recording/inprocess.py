@@ -2,7 +2,8 @@
 
 It sees a thread only when it gets the interpreter's lock, so what holds the lock long
 shows late. It never takes more than a hundredth of the time: with many threads or deep
-stacks it samples less often, and says so.
+stacks it samples less often, and says so. While it looks, the program stands still: it
+notes code objects and instructions, and what lines those are is asked when they are written.
 """
 
 from __future__ import annotations
@@ -19,10 +20,11 @@ from typing import Any
 from tracer.recording.stacks import OWN, FrameTable
 from tracer.recording.store import Sink
 
-_PACKED = struct.Struct("qqqq")  # time, thread, frame, weight
+_PACKED = struct.Struct("qqqq")  # time, thread, stack, weight
 _AT_ONCE = 500  # rows
 _SHARE = 100  # one part in so many may go into sampling
 _DEEPEST = 200  # frames of a stack
+_HANDOVER_NS = 50_000  # what the program loses beside: the lock changes hands twice, and its caches are cold
 
 
 class InProcessSampler:
@@ -34,7 +36,9 @@ class InProcessSampler:
         self._lock = allocate_lock()
         self._frames = FrameTable.of(sink)
         self._period = 1_000_000_000 // rate
-        self._known: dict[tuple[int, ...], int] = {}
+        self._known: dict[tuple[int, ...], int] = {}  # codes and offsets, innermost first -> number of the stack
+        self._new: deque[tuple[int, ...]] = deque()  # stacks in order of their numbers, not yet written
+        self._leaves: list[int] = []  # number of a stack -> its innermost frame in the file
         self._kept: dict[int, CodeType] = {}  # so that no id of a code object is used again
         self._running = True
         self.saw = 0
@@ -51,8 +55,20 @@ class InProcessSampler:
         with self._lock:
             while self._waiting:
                 for _ in range(min(len(self._waiting), _AT_ONCE)):
-                    self._sink.add(["sample", *_PACKED.unpack(self._waiting.popleft())])
+                    when, thread, stack, weight = _PACKED.unpack(self._waiting.popleft())
+                    while stack >= len(self._leaves):
+                        self._leaves.append(self._name(self._new.popleft()))
+                    self._sink.add(["sample", when, thread, self._leaves[stack] if stack >= 0 else -1, weight])
                 self._sink.flush()
+
+    def _name(self, key: tuple[int, ...]) -> int:
+        """Write a stack; the number of its innermost frame."""
+        named = []
+        for place, offset in zip(key[::2], key[1::2], strict=True):
+            code = self._kept[place]
+            line = next((line for start, end, line in code.co_lines() if start <= offset < end), None)
+            named.append((code.co_filename, line or -1, code.co_qualname))
+        return self._frames.stack(named)
 
     def _work(self) -> None:
         own, last, period = get_ident(), monotonic_ns(), self._period
@@ -74,7 +90,7 @@ class InProcessSampler:
                 self._waiting.append(_PACKED.pack(now, native, self._stack(frame), now - last))
                 self.saw += 1
             last = now
-            spent = monotonic_ns() - now
+            spent = monotonic_ns() - now + _HANDOVER_NS
             period = min(max(self._period, spent * _SHARE), 1_000_000_000)
             self.slowest_period = max(self.slowest_period, period)
             if len(self._waiting) >= _AT_ONCE:
@@ -88,21 +104,23 @@ class InProcessSampler:
         return frame.f_code.co_filename.startswith(OWN)
 
     def _stack(self, leaf: FrameType | None) -> int:
+        """The number of a thread's stack, -1 for an empty one."""
         key: list[int] = []
-        frames: list[tuple[CodeType, int]] = []
-        at = leaf
-        while at is not None and len(frames) < _DEEPEST:
-            code, line = at.f_code, at.f_lineno or -1
-            frames.append((code, line))
-            key += (id(code), line)
+        at, kept = leaf, self._kept
+        while at is not None and len(key) < 2 * _DEEPEST:
+            code = at.f_code
+            place = id(code)
+            if place not in kept:
+                kept[place] = code
+            key += (place, at.f_lasti)
             at = at.f_back
-        known = self._known.get(tuple(key))
+        if not key:
+            return -1
+        stack = tuple(key)
+        known = self._known.get(stack)
         if known is None:
-            named = []
-            for code, line in frames:
-                self._kept[id(code)] = code
-                named.append((code.co_filename, line, code.co_qualname))
-            known = self._known[tuple(key)] = self._frames.stack(named)
+            known = self._known[stack] = len(self._known)
+            self._new.append(stack)
         return known
 
     def said(self) -> dict[str, Any]:

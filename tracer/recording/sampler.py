@@ -63,7 +63,7 @@ class Sampler:
         command += ["--subprocesses"] if record.subprocesses else []
         nice = shutil.which("nice")
         if nice and not record.sample_blocking:
-            command = [nice, "-n", "10", *command]
+            command = [nice, "-n", "19", *command]
         try:
             # A group of its own, so that Ctrl-C does not reach it, but no session of its own: the kernel shares
             # cores among sessions first, and being nice would count for nothing against the program's.
