@@ -39,6 +39,7 @@ class InProcessSampler:
         self._known: dict[tuple[int, ...], int] = {}  # codes and offsets, innermost first -> number of the stack
         self._new: deque[tuple[int, ...]] = deque()  # stacks in order of their numbers, not yet written
         self._leaves: list[int] = []  # number of a stack -> its innermost frame in the file
+        self._places: dict[tuple[int, int], tuple[str, int, str]] = {}
         self._kept: dict[int, CodeType] = {}  # so that no id of a code object is used again
         self._running = True
         self.saw = 0
@@ -63,12 +64,16 @@ class InProcessSampler:
 
     def _name(self, key: tuple[int, ...]) -> int:
         """Write a stack; the number of its innermost frame."""
-        named = []
-        for place, offset in zip(key[::2], key[1::2], strict=True):
+        return self._frames.stack([self._place(*pair) for pair in zip(key[::2], key[1::2], strict=True)])
+
+    def _place(self, place: int, offset: int) -> tuple[str, int, str]:
+        """File, line (-1 if unknown) and function of an instruction."""
+        found = self._places.get((place, offset))
+        if found is None:
             code = self._kept[place]
             line = next((line for start, end, line in code.co_lines() if start <= offset < end), None)
-            named.append((code.co_filename, line or -1, code.co_qualname))
-        return self._frames.stack(named)
+            found = self._places[place, offset] = (code.co_filename, line or -1, code.co_qualname)
+        return found
 
     def _work(self) -> None:
         own, last, period = get_ident(), monotonic_ns(), self._period
