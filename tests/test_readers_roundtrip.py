@@ -25,20 +25,26 @@ NAMES = st.text(max_size=20)
 CORRELATIONS = st.integers(1, 2**32)
 
 
-def _host(kind: str) -> st.SearchStrategy[dict[str, Any]]:
-    return st.builds(event, st.just(kind), NAMES, STARTS, DURATIONS, tid=st.integers(1, 3))
+def _host(kind: str, durations: st.SearchStrategy[int] = DURATIONS) -> st.SearchStrategy[dict[str, Any]]:
+    return st.builds(event, st.just(kind), NAMES, STARTS, durations, tid=st.integers(1, 3))
+
+
+def _record(found: dict[str, Any]) -> Any:
+    """What two records with a correlation id must not share, for then they are one."""
+    return repr(found) if "correlation" in found["args"] else id(found)
 
 
 EVENTS = st.lists(
     st.one_of(
         _host("cpu_op"),
         _host("user_annotation"),
-        _host("python_function"),
+        _host("python_function", st.integers(0, 10_000)),  # what outlives its caller by more is cut
         st.builds(call, NAMES, STARTS, DURATIONS, CORRELATIONS, tid=st.integers(1, 3)),
         st.builds(kernel, NAMES, STARTS, DURATIONS, CORRELATIONS, device=st.integers(0, 2), stream=st.integers(0, 9)),
     ),
     min_size=1,
     max_size=40,
+    unique_by=_record,
 )
 KINDS = {
     "cpu_op": Kind.OP,

@@ -21,6 +21,9 @@ _TYPES: dict[str, Any] = {
     "nesting": np.int32,
 }
 _OUTER_FIRST = np.array([{Kind.PYTHON: 0, Kind.MARK: 1, Kind.OP: 2}.get(kind, 3 + kind) for kind in Kind])
+_ONCE = (Kind.CALL, Kind.WAIT, Kind.KERNEL, Kind.COPY, Kind.FILL)  # each has its own time and correlation id
+_CALLERS_CUT = 50  # callers of callers that are cut, one after the other
+_OUTLIVES_NS = 10_000  # what ends later than its caller by less was stamped a little late
 _HELD = (Kind.OP, Kind.CALL, Kind.MARK, Kind.PYTHON)
 
 
@@ -121,9 +124,12 @@ class TraceBuilder:
         in memory twice.
         """
         order, columns = self._sorted_columns()
+        order, columns = self._without_repeats(order, columns)
         columns["parent"] = find_parents(columns["start_ns"], columns["dur_ns"], columns["kind"], columns["track"])
-        moved = np.empty(self._count, np.int32)
-        moved[order] = np.arange(self._count, dtype=np.int32)
+        if cut := cut_outliving(columns):
+            self.losses.append(Loss("Python functions that outlive their caller (no return was seen), cut", count=cut))
+        moved = np.full(self._count, NONE, np.int32)
+        moved[order] = np.arange(len(order), dtype=np.int32)
         del order
         tables = {name: _renumber(self._tables.pop(name), moved) for name in list(self._tables)}
         return Trace(
@@ -144,6 +150,24 @@ class TraceBuilder:
         order = self._order(raw)
         del raw["nesting"]
         return order, {key: raw.pop(key)[order] for key in list(raw)}
+
+    def _without_repeats(self, order: Ids, columns: dict[str, Any]) -> tuple[Ids, dict[str, Any]]:
+        """Calls and what they launched, each once; nodes of a graph are told apart by their number alone."""
+        again = np.zeros(len(order), np.bool_)
+        again[1:] = np.isin(columns["kind"][1:], _ONCE) & (columns["corr"][1:] > 0)
+        for column in columns.values():
+            if not again.any():
+                return order, columns
+            again[1:] &= column[1:] == column[:-1]
+        node = np.full(self._count, NONE, np.int64)
+        for table in self._tables.get("work", ()):
+            node[table.span] = table.graph_node  # type: ignore[attr-defined]
+        node = node[order]
+        again[1:] &= node[1:] == node[:-1]
+        if not again.any():
+            return order, columns
+        self.losses.append(Loss("records that stand twice or more, taken once", count=int(again.sum())))
+        return order[~again], {key: column[~again] for key, column in columns.items()}
 
     def _order(self, raw: dict[str, Any]) -> Ids:
         """By start, the outer first; never by the order in which the rows came.
@@ -205,6 +229,7 @@ def _renumber(parts: list[Table], moved: Ids) -> Table:
     table = type(parts[0]).join(parts)
     if "span" not in table.columns():
         return table
+    table = table.take(moved[table.span] != NONE)  # type: ignore[attr-defined]
     columns = {name: getattr(table, name) for name in table.columns()}
     rows = moved[columns["span"]]
     order = np.argsort(rows, kind="stable")
@@ -240,6 +265,28 @@ def find_parents(start_ns: Ints, dur_ns: Ints, kind: Any, track: Ids) -> Ids:
         parent[own[known]] = own[candidate[known]]
         low = high
     return parent
+
+
+def cut_outliving(columns: dict[str, Any]) -> int:
+    """Cut Python functions where their caller ends, and find parents anew; how many were cut.
+
+    A profiler that misses a return takes the function as open until its window ends. It
+    would then be the innermost function of all that the thread does later.
+    """
+    kind, start, dur = columns["kind"], columns["start_ns"], columns["dur_ns"]
+    cut = np.zeros(len(kind), np.bool_)
+    for _ in range(_CALLERS_CUT):
+        parent = columns["parent"]
+        rows = np.flatnonzero((kind == Kind.PYTHON) & (parent != NONE))
+        rows = rows[kind[parent[rows]] == Kind.PYTHON]
+        late = rows[start[rows] + dur[rows] - start[parent[rows]] - dur[parent[rows]] > _OUTLIVES_NS]
+        late = late[~np.isin(parent[late], late)]  # what such a one seems to call is looked at when it is cut
+        if not len(late):
+            break
+        dur[late] = start[parent[late]] + dur[parent[late]] - start[late]
+        cut[late] = True
+        columns["parent"] = find_parents(start, dur, kind, columns["track"])
+    return int(cut.sum())
 
 
 def _nearest_open(starts: Ints, ends: Ints, holds: Any) -> Ids:

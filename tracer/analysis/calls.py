@@ -64,7 +64,7 @@ def what_it_does(name: str) -> Does:
     known = _BY_NAME.get(name)
     if known is not None:
         return known
-    if "LaunchKernel" in name or "GraphLaunch" in name or "KernelLaunch" in name or "LaunchCooperative" in name:
+    if "Launch" in name and not name.endswith("HostFunc"):
         return Does.LAUNCH
     if ("emcpy" in name and "Async" in name) or name in ("urEnqueueUSMMemcpy", "zeCommandListAppendMemoryCopy"):
         return Does.COPY

@@ -6,7 +6,7 @@ import numpy as np
 
 from tracer.analysis.calls import WAITS, Does
 from tracer.analysis.intervals import Union, covered, union
-from tracer.analysis.launches import Launches, find_processes
+from tracer.analysis.launches import Launches, find_processes, process_keys
 from tracer.trace import NONE, Bools, Bytes, Ids, Ints, Kind, Trace
 
 COPY_HELD_NS = 20_000  # an asynchronous copy call that takes longer was held
@@ -111,9 +111,8 @@ def with_driver_waits(
     if not len(records):
         return rows, track, queue, load
     calls = np.flatnonzero((spans.kind == Kind.CALL) & (spans.corr > 0))
-    known = np.sort(spans.corr[calls])
-    at = np.minimum(np.searchsorted(known, spans.corr[records]), max(len(known) - 1, 0))
-    alone = records[known[at] != spans.corr[records]] if len(known) else records
+    keys = process_keys(trace, np.concatenate((calls, records)))
+    alone = records[~np.isin(keys[len(calls) :], keys[: len(calls)])]
     process = find_processes(trace)
     kept: list[int] = []
     threads: list[int] = []

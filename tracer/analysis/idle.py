@@ -25,7 +25,8 @@ most; then the others that feed it. Of several causes at one moment it is the fi
    another operator: libraries set themselves up then (`load.library`);
 8. operators, calls and the Python between them (`launch.bound`).
 
-What no thread of the trace can answer for is `unknown`.
+What no thread of the trace can answer for is `unknown`, and so is a wait of the device where work
+launched in between has no record: it may have run then.
 """
 
 from __future__ import annotations
@@ -34,11 +35,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from tracer.analysis.calls import Does, captured, what_calls_do
 from tracer.analysis.idle_layers import find_layers, named_parts, window_of
 from tracer.analysis.intervals import Union, clip, distinct, gaps, intersect, subtract, union
 from tracer.analysis.launches import Launches, busy, device_tracks, feeding_threads, find_devices, find_processes
 from tracer.analysis.stalls import Stalls
-from tracer.trace import NONE, Ids, Ints, Table, Trace
+from tracer.trace import NONE, Bools, Ids, Ints, Table, Trace
 
 CAUSES = (
     "unknown",
@@ -117,8 +119,10 @@ def _of_device(trace: Trace, launches: Launches, stalls: Stalls, rank: int, devi
         known = calls != NONE
         queued = known & (trace.spans.end_ns[np.maximum(calls, 0)] <= opens)
         short = closes - opens <= _OWN_GAP_NS
+        lost = _work_lost(trace, launches)[np.maximum(calls, 0)]
         add("gpu.gap", (opens[queued & short], closes[queued & short]), NONE)
-        add("gpu.wait", (opens[queued & ~short], closes[queued & ~short]), NONE)
+        add("gpu.wait", (opens[queued & ~short & ~lost], closes[queued & ~short & ~lost]), NONE)
+        add("unknown", (opens[queued & ~short & lost], closes[queued & ~short & lost]), NONE)
         feeds, main = feeding_threads(trace, launches, rank, device)
         if main == NONE:
             main = _any_thread(trace, order)
@@ -159,6 +163,19 @@ def _with_next_work(trace: Trace, idle: Idle, rank: int, device: int) -> Idle:
     found = np.where(at < len(work), work[np.minimum(at, len(work) - 1)], NONE)
     columns = {name: getattr(idle, name) for name in Idle.columns()}
     return Idle.of(**(columns | {"next_work": found}))
+
+
+def _work_lost(trace: Trace, launches: Launches) -> Bools:
+    """For each span, whether it is a launching call and the launch before it on its thread has no work in the trace."""
+    spans = trace.spans
+    served = np.zeros(len(spans), np.bool_)
+    served[launches.call] = True
+    rows = np.flatnonzero(served | ((what_calls_do(trace) == Does.LAUNCH) & ~captured(trace)))
+    rows = rows[np.argsort(spans.track[rows], kind="stable")]
+    before, after = rows[:-1], rows[1:]
+    found = np.zeros(len(spans), np.bool_)
+    found[after[~served[before] & served[after] & (spans.track[before] == spans.track[after])]] = True
+    return found
 
 
 def _any_thread(trace: Trace, stream: int) -> int:

@@ -2,6 +2,8 @@
 
 - The join goes from the work to its call, since a CUDA graph launch owns many
   kernels under one correlation id.
+- Ids that count anew within a process (two recordings in one file) name several
+  calls: the work is of the last of them that began before it.
 - Correlation ids count anew in each process, so a call and its work must also
   agree in rank and process. A device row that does not know its process takes
   the one that made the calls of its rank.
@@ -38,16 +40,29 @@ def find_launches(trace: Trace) -> Launches:
     work = np.flatnonzero(trace.is_work & known)
     if not len(calls) or not len(work):
         return Launches.empty()
-    keys = _keys(trace, calls, np.concatenate((calls, work)))
+    keys = process_keys(trace, np.concatenate((calls, work)))
     call_keys, work_keys = keys[: len(calls)], keys[len(calls) :]
     if np.any(call_keys[1:] < call_keys[:-1]):
         order = np.argsort(call_keys, kind="stable")
         calls, call_keys = calls[order], call_keys[order]
     at = np.minimum(np.searchsorted(call_keys, work_keys), len(calls) - 1)
     found = call_keys[at] == work_keys
+    if np.any(call_keys[1:] == call_keys[:-1]):
+        at = _last_begun(spans.start_ns[calls], call_keys, spans.start_ns[work], work_keys, at)
     call, work = calls[at[found]], work[found]
     delay = spans.start_ns[work] - spans.start_ns[call]
     return Launches.of(call=call, work=work, gap_ns=delay - spans.dur_ns[call], delay_ns=delay)
+
+
+def _last_begun(call_ns: Ints, call_keys: Ints, work_ns: Ints, work_keys: Ints, first: Ints) -> Ints:
+    """For each work, the last call of its key that began no later; the first of them if none did."""
+    keys, times = np.concatenate((call_keys, work_keys)), np.concatenate((call_ns, work_ns))
+    is_call = np.arange(len(keys)) < len(call_keys)
+    order = np.lexsort((~is_call, times, keys))
+    seen = np.where(is_call[order], order, NONE)
+    before = np.empty(len(keys), np.int64)
+    before[order] = np.maximum.accumulate(seen)  # calls lie in the order of key and time
+    return np.maximum(before[len(call_keys) :], first)
 
 
 def queue_depth(trace: Trace, launches: Launches, track: int) -> tuple[Ints, Ints]:
@@ -146,11 +161,11 @@ def find_processes(trace: Trace) -> Ids:
     return found
 
 
-def _keys(trace: Trace, calls: Ints, rows: Ints) -> Ints:
-    """One number for each (process, correlation)."""
+def process_keys(trace: Trace, rows: Ints) -> Ints:
+    """One number for each (process, correlation) of these spans."""
     corr = trace.spans.corr[rows]
     process = find_processes(trace)[trace.spans.track[rows]].astype(np.int64)
-    if not np.any(process != process[0]):
+    if not np.any(process != process[:1]):
         return corr
     _, corr = np.unique(corr, return_inverse=True)
     return process * (len(rows) + 1) + corr

@@ -20,7 +20,7 @@ import numpy as np
 
 from tracer.analysis.calls import Does, what_calls_do
 from tracer.analysis.held import COPY_HELD_NS, LAUNCH_HELD_NS, held_calls, outermost_op, with_driver_waits
-from tracer.analysis.launches import Launches, find_devices, lead_at
+from tracer.analysis.launches import Launches, find_devices, lead_at, process_keys
 from tracer.trace import NONE, Bytes, Ids, Ints, Kind, Table, Trace
 
 _CLOCK_NS = 5_000
@@ -63,7 +63,7 @@ def find_stalls(trace: Trace, launches: Launches) -> Stalls:
         return Stalls.empty()
     order = np.lexsort((rows, trace.spans.start_ns[rows]))
     rows, track, queue, load = rows[order], track[order], queue[order], load[order]
-    copies, start = _copies_before(trace, launches, does, rows)
+    copies, start = copies_before(trace, launches, does, rows)
     start = np.where(copies[0] != NONE, start, trace.spans.start_ns[rows])
     keep = ~np.isin(rows, copies[0][copies[0] != rows])  # a held copy before a wait is part of that wait
     rows, track, queue, load, start = rows[keep], track[keep], queue[keep], load[keep], start[keep]
@@ -91,7 +91,7 @@ def find_stalls(trace: Trace, launches: Launches) -> Stalls:
     return stalls.take(np.lexsort((stalls.call, stalls.start_ns)))
 
 
-def _copies_before(trace: Trace, launches: Launches, does: Bytes, rows: Ids) -> tuple[tuple[Ids, Ids], Ints]:
+def copies_before(trace: Trace, launches: Launches, does: Bytes, rows: Ids) -> tuple[tuple[Ids, Ids], Ints]:
     """For each held call the copy call and the copy on the GPU that it waits for, and where the wait starts.
 
     A stream synchronisation belongs to the last copy before it under the same operator;
@@ -139,8 +139,9 @@ def _devices(trace: Trace, launches: Launches, rows: Ids, track: Ids, copy_work:
         device[known] = of_track[spans.track[work[at[known]]]]
     waits = trace.waits
     if len(waits):
-        by_corr = {int(c): int(d) for c, d in zip(spans.corr[waits.span], waits.device, strict=True) if d != NONE}
-        told = np.array([by_corr.get(int(c), NONE) for c in spans.corr[rows]], np.int32)
+        keys = process_keys(trace, np.concatenate((waits.span, rows))).tolist()
+        of_key = {key: int(d) for key, d in zip(keys[: len(waits)], waits.device, strict=True) if d != NONE}
+        told = np.array([of_key.get(key, NONE) for key in keys[len(waits) :]], np.int32)
         device = np.where(told != NONE, told, device).astype(np.int32)
     copied = copy_work != NONE
     device[copied] = of_track[spans.track[copy_work[copied]]]

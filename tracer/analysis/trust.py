@@ -16,13 +16,16 @@ import numpy as np
 from tracer.analysis.calls import WAITS, Does, captured, what_calls_do
 from tracer.analysis.idle import named_parts, window_of
 from tracer.analysis.intervals import length, union
-from tracer.analysis.launches import Launches
+from tracer.analysis.launches import Launches, find_processes
+from tracer.analysis.stalls import copies_before
 from tracer.trace import NONE, Bools, Bytes, Ints, Kind, Trace
 from tracer.units import show_ns
 
 SKEW_NS = 10_000  # clocks of host and GPU that differ by less are taken as equal
 _FEW = 0.01  # share of orphans that is no reason for doubt
 _FEW_SAMPLES = 30
+_COARSE_NS = 1_000_000
+_RANKS_APART_NS = 100_000
 _ENDS = 0.01  # of the window: where GPU work ends this close to its end, it goes on after it
 
 
@@ -36,7 +39,7 @@ class Trust:
     has_gpu: bool = True
     orphans: int = 0  # launches without GPU work
     unlaunched: int = 0  # GPU work without a launch
-    skew_ns: int = 0  # how far GPU times must be moved so that nothing starts before its launch
+    skew_ns: int = 0  # how far GPU times must be moved so that work lies after its launch, before the end of its wait
     window_ns: tuple[int, int] = (0, 0)  # where launches and their work are both there
 
     @property
@@ -52,16 +55,19 @@ def find_trust(trace: Trace, launches: Launches) -> Trust:
     complete = _of_reading(trace, limits)
     has_gpu = _of_gpu(trace, does, limits)
     window, orphans, whole = _of_launches(trace, launches, does, limits) if has_gpu else (window_of(trace), 0, True)
-    skew = _of_clocks(trace, launches, limits)
+    skew = _of_clocks(trace, launches, does, limits)
     unlaunched = int(np.sum(trace.is_work)) - len(launches)
-    if has_gpu and unlaunched and np.any(trace.spans.kind == Kind.CALL):
-        one = unlaunched == 1
-        pieces = "1 piece of GPU work has" if one else f"{unlaunched} pieces of GPU work have"
+    strange = unlaunched - int(np.sum(_nameless(trace)))
+    if has_gpu and strange and np.any(trace.spans.kind == Kind.CALL):
+        one = strange == 1
+        pieces = "1 piece of GPU work has" if one else f"{strange} pieces of GPU work have"
         limits.append(
             f"{pieces} no launching call in the trace: {'it was' if one else 'they were'} launched before the "
             "window or by a call that was not recorded"
         )
     _of_ranks(trace, limits)
+    _of_rank_clocks(trace, limits)
+    _of_stamps(trace, limits)
     _of_streams(trace, limits)
     _of_syncs(trace, does, limits)
     _of_places(trace, limits)
@@ -118,6 +124,15 @@ def _of_launches(trace: Trace, launches: Launches, does: Bytes, limits: list[str
     served = np.zeros(len(spans), np.bool_)
     served[launches.call] = True
     good = served[rows]
+    nameless = _nameless(trace)
+    if np.any(nameless):
+        kernels = int(np.sum(nameless & (spans.kind == Kind.KERNEL)))
+        limits.append(
+            f"{int(nameless.sum())} pieces of GPU work have no correlation id (known of collectives on ROCm): which "
+            "calls launched them cannot be told"
+        )
+        if np.sum(~good) <= kernels:
+            return (low, high), int(np.sum(~good)), True
     last_work = int(spans.end_ns[np.flatnonzero(trace.is_work)].max())
     if high - last_work < _ENDS * (high - low):
         # The GPU works until the end: what was launched last still waits in its queue.
@@ -143,6 +158,12 @@ def _of_launches(trace: Trace, launches: Launches, does: Bytes, limits: list[str
     return (min(low, last_work), last_work), orphans, False
 
 
+def _nameless(trace: Trace) -> Bools:
+    """For each span, whether it is GPU work that no call can be found for."""
+    found: Bools = trace.is_work & (trace.spans.corr <= 0) & np.any(trace.spans.kind == Kind.CALL)
+    return found
+
+
 def _at_the_end(trace: Trace, launches: Launches, rows: Ints) -> Bools:
     """For each launch, whether nothing that its thread put into a queue from there on has its work in the trace."""
     tracks = trace.spans.track
@@ -152,19 +173,46 @@ def _at_the_end(trace: Trace, launches: Launches, rows: Ints) -> Bools:
     return found
 
 
-def _of_clocks(trace: Trace, launches: Launches, limits: list[str]) -> int:
+def _of_clocks(trace: Trace, launches: Launches, does: Bytes, limits: list[str]) -> int:
+    """How far GPU times must move: forward where work starts before its launch, back where it outlasts its wait."""
     early = launches.delay_ns < 0
-    if not np.any(early):
-        return 0
-    shift = int(-launches.delay_ns.min())
-    text = f"{int(early.sum())} of {len(launches)} pieces of GPU work start before their launch"
-    if shift < SKEW_NS:
+    shift = -int(launches.delay_ns.min(initial=0))
+    late = _outlasts(trace, launches, does)
+    if shift >= SKEW_NS:
+        text = f"{int(early.sum())} of {len(launches)} pieces of GPU work start before their launch"
+        how = "by at least"
+    elif len(late) and np.mean(late >= SKEW_NS) > 0.5:
+        shift = -int(late.max())
+        text = f"{int(np.sum(late > 0))} of {len(late)} waits of the host end before the work that they wait for"
+        how = "back by at least"
+    else:
         return 0
     limits.append(
-        f"{text}: the clocks of host and GPU disagree, GPU times must move by at least {_us(shift)}; "
+        f"{text}: the clocks of host and GPU disagree, GPU times must move {how} {_us(abs(shift))}; "
         "launch delays are given after that correction"
     )
     return shift
+
+
+def _outlasts(trace: Trace, launches: Launches, does: Bytes) -> Ints:
+    """By how much copies to the host end after the wait for them, and a device's work after the wait for the device."""
+    spans = trace.spans
+    rows = np.flatnonzero(does == Does.STREAM_WAIT).astype(np.int32)
+    copy = copies_before(trace, launches, does, rows)[0][1]
+    down = np.array(["DtoH" in name for name in trace.names] or [False])
+    known = (copy != NONE) & down[spans.name[np.maximum(copy, 0)]]
+    late = [spans.end_ns[copy[known]] - spans.end_ns[rows[known]]]
+    process = find_processes(trace)[spans.track]
+    order = np.argsort(launches.call, kind="stable")
+    for one in np.unique(process[does == Does.DEVICE_WAIT]).tolist():
+        waits = np.flatnonzero((does == Does.DEVICE_WAIT) & (process == one))
+        mine = order[process[launches.call[order]] == one]
+        device = spans.track[launches.work[mine]]
+        if len(mine) and len({trace.tracks[track].device for track in np.unique(device)}) == 1:
+            reach = np.maximum.accumulate(spans.end_ns[launches.work[mine]])
+            at = np.searchsorted(launches.call[mine], waits) - 1
+            late.append(reach[at[at >= 0]] - spans.end_ns[waits[at >= 0]])
+    return np.concatenate(late)
 
 
 def _of_ranks(trace: Trace, limits: list[str]) -> None:
@@ -185,6 +233,41 @@ def _of_ranks(trace: Trace, limits: list[str]) -> None:
         )
 
 
+def _of_rank_clocks(trace: Trace, limits: list[str]) -> None:
+    """The n-th collective of all ranks is the same one, and ends on all of them together."""
+    spans = trace.spans
+    of_track = np.array([track.rank for track in trace.tracks] or [0], np.int64)
+    named = np.array(["nccl" in name.lower() or "rccl" in name.lower() for name in trace.names] or [False])
+    rows = np.flatnonzero((spans.kind == Kind.KERNEL) & named[spans.name])
+    ranks, counts = np.unique(of_track[spans.track[rows]], return_counts=True)
+    if len(ranks) < 2 or len(set(counts.tolist())) > 1:
+        return
+    ends = np.stack([spans.end_ns[rows[of_track[spans.track[rows]] == rank]] for rank in ranks])
+    off = ends - ends[0]
+    middle = np.median(off, axis=1).astype(np.int64)
+    steady = np.median(np.abs(off - middle[:, None]), axis=1) < np.abs(middle) / 10
+    for rank, ns in zip(ranks[steady].tolist(), middle[steady].tolist(), strict=True):
+        if abs(ns) >= _RANKS_APART_NS:
+            limits.append(
+                f"the clock of rank {rank} is {show_ns(abs(ns))} {'ahead of' if ns > 0 else 'behind'} that of rank "
+                f"{ranks[0]}, by the ends of their collectives: times of different ranks are compared without that "
+                "correction"
+            )
+
+
+def _of_stamps(trace: Trace, limits: list[str]) -> None:
+    """Durations with more digits than starts: the stamps were too large for whoever wrote them."""
+    starts, durations = trace.spans.start_ns, trace.spans.dur_ns
+    if len(starts) < 10:
+        return
+    step, fine = int(np.gcd.reduce(starts - starts[0])), int(np.gcd.reduce(durations))
+    if (step == 0 and fine) or (step >= _COARSE_NS and fine < step):
+        limits.append(
+            f"all events start {f'at multiples of {show_ns(step)}' if step else 'at the same moment'}: their stamps "
+            "lost digits where the file was written, and times that are shorter mean nothing"
+        )
+
+
 def _of_streams(trace: Trace, limits: list[str]) -> None:
     spans = trace.spans
     work = np.flatnonzero(trace.is_work)
@@ -197,6 +280,29 @@ def _of_streams(trace: Trace, limits: list[str]) -> None:
     if count:
         pieces = "1 piece of work overlaps" if count == 1 else f"{count} pieces of work overlap"
         limits.append(f"{pieces} the one before on the same stream; busy time is their union")
+    for track in np.unique(spans.track[order[1:]][over]).tolist():
+        _of_outlasting(trace, order[spans.track[order] == track], limits)
+
+
+def _of_outlasting(trace: Trace, rows: Ints, limits: list[str]) -> None:
+    """The longest work of one stream that outlasts work begun after it there. Branches of a graph may share a row."""
+    spans = trace.spans
+    branches = trace.work.span[trace.work.graph_node != NONE]
+    rows = rows[~np.isin(rows, branches)]
+    ends = spans.end_ns[rows]
+    reach = np.maximum.accumulate(ends)
+    holder = np.maximum.accumulate(np.where(ends == reach, np.arange(len(rows)), 0))
+    outlasted = np.bincount(holder[:-1][ends[1:] < reach[:-1]], minlength=len(rows))
+    if not outlasted.any():
+        return
+    longest = rows[np.argmax(np.where(outlasted > 0, spans.dur_ns[rows], 0))]
+    count = int(outlasted[np.searchsorted(rows, longest)])
+    name, took = trace.names[spans.name[longest]][:40], show_ns(int(spans.dur_ns[longest]))
+    limits.append(
+        f"{name} takes {took}, beyond the end of {count} {'piece' if count == 1 else 'pieces'} of work begun after it "
+        "on its stream, which runs one at a time: its "
+        "time is wrong, or its stream, and with it busy and idle"
+    )
 
 
 def _of_syncs(trace: Trace, does: Bytes, limits: list[str]) -> None:

@@ -8,7 +8,7 @@ from tracer.analysis.calls import Does, captured, what_calls_do
 from tracer.analysis.held import outermost_op
 from tracer.analysis.intervals import covered, length
 from tracer.analysis.launches import Launches, busy, find_devices, lead, queue_depth
-from tracer.analysis.trust import Trust
+from tracer.analysis.trust import SKEW_NS, Trust
 from tracer.results import Device, Hot, Launching, Spread
 from tracer.trace import NONE, Ids, Ints, Kind, Trace
 
@@ -114,6 +114,6 @@ def is_blocking(trace: Trace, launches: Launches) -> bool:
     spans = trace.spans
     kernels = spans.kind[launches.work] == Kind.KERNEL
     call, work = launches.call[kernels], launches.work[kernels]
-    if len(call) < 20:
+    if len(call) < 20 or launches.delay_ns.min() < -SKEW_NS:  # clocks that disagree tell nothing of this
         return False
     return bool(np.mean(spans.end_ns[call] >= spans.end_ns[work]) > 0.9)

@@ -137,7 +137,7 @@ class EventColumns:
         work = np.isin(kind, WORK)
         keep = (ts_ns > -MOST_NS) & (ts_ns < MOST_NS) & (dur_ns >= 0) & (dur_ns < MOST_NS)
         # Some CUPTI versions give zero stamps: that is no time.
-        keep &= (ts_ns != NONE) & ~(work & (ts_ns == 0))
+        keep &= (ts_ns != NONE) & ~((work | ((kind == Kind.CALL) & (dur_ns == 0))) & (ts_ns == 0))
         for what, rows in (("GPU records without a time", work), ("events without a time", ~work)):
             if lost := int((rows & ~keep).sum()):
                 self.losses[what] += lost

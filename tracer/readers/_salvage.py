@@ -18,7 +18,9 @@ from tracer.trace import Loss
 
 _EVENT_KEYS = rb'"(?:ph|name|cat|pid|tid|ts|dur|args|id|s|bp)"'
 _STARTS = re.compile(rb"(?:^|\})\s*,*\s*(\{\s*" + _EVENT_KEYS + rb"\s*:)")
-_NOT_NUMBERS = re.compile(rb"(?<=:)\s*[-+]?(?:nan|inf|infinity)(?:\([^)]*\))?(?=\s*[,}])", re.IGNORECASE)
+_NOT_NUMBERS = re.compile(
+    rb"(?<=:)\s*[-+]?(?:nan|inf|infinity|n/a|\d\.#(?:inf|ind|qnan)\d*)(?:\([^)]*\))?(?=\s*[,}])", re.IGNORECASE
+)
 _WRONG_ESCAPE = re.compile(rb'(?<!\\)(?:\\\\)*\\(?!["\\/bfnrt]|u[0-9a-fA-F]{4})')
 _CONTROL = re.compile(rb"[\x00-\x1f\x7f]")
 _SPACE = b" \t\r\n,"
@@ -29,9 +31,9 @@ _scan = json.JSONDecoder(strict=False).raw_decode
 CLEANED = "names with control characters or bytes that are not UTF-8, cleaned"
 QUOTED = "strings with quotes that were not escaped, mended"
 ESCAPED = "strings with wrong backslashes, mended"
-NOT_NUMBER = "numbers that are none (NaN, Infinity)"
+NOT_NUMBER = "numbers that are none (NaN, Infinity, N/A), left out"
 BROKEN = "events that are no JSON, left out"
-MENDED = (CLEANED, QUOTED, ESCAPED)  # nothing is lost by these
+MENDED = (CLEANED, QUOTED, ESCAPED, NOT_NUMBER)  # nothing is lost by these
 CUT = "the file ends inside an event"
 
 

@@ -22,11 +22,12 @@ from tracer.readers._events import EventDecoder
 from tracer.readers._folders import rank_folders, rank_in_name, trace_files
 from tracer.readers._framing import WHAT_IS, Framer
 from tracer.readers._hits import add_hits
-from tracer.readers._salvage import CLEANED, MENDED, Damage
+from tracer.readers._salvage import CLEANED, MENDED, NOT_NUMBER, Damage
 from tracer.readers._stamps import integer
 from tracer.readers._tracks import TrackFinder
 from tracer.trace import GPU_WORK, Ids, Loss, Trace
 
+_FAR_NS = 86_400 * 10**9  # some versions stamp the end of their window with a wrong clock
 # Keys of the file that are told on; no others, since Trace.meta is also where readers leave word for the analysis.
 _TOLD = re.compile(
     r"\w+_version|(?:with|record|profile)_\w+|PT_PROFILER_\w+|host_name|trace_id|traceName|schemaVersion"
@@ -138,10 +139,14 @@ def _give(columns: EventColumns, tracks: TrackFinder, shift_ns: int) -> tuple[di
     start, dur = spans["start_ns"], spans["dur_ns"]
     start += shift_ns
     builder = columns.builder
-    if columns.window:
-        low = min(min(columns.window) + shift_ns, int(start.min()))
+    first, last = int(start.min()), int((start + dur).max())
+    marks = [mark + shift_ns for mark in columns.window]
+    usable = [mark for mark in marks if first - _FAR_NS < mark < last + _FAR_NS]
+    if len(usable) < len(marks):
+        columns.losses["marks of the profiler's own window more than a day from all events"] += len(marks) - len(usable)
+    if usable:
+        low, high = min(*usable, first), max(*usable, last)
         builder.meta["profiler_span"] = "true"
-        high = max(max(columns.window) + shift_ns, int((start + dur).max()))
         if builder.window_ns is None:
             builder.window_ns = (low, high)
         else:  # a recording says itself when its window was; what it launched may end later
@@ -165,7 +170,7 @@ def _give_losses(
     builder.losses += damage.found.values()
     if CLEANED in damage.found:
         builder.meta["names_cleaned"] = str(damage.found[CLEANED].count)
-    lost = [what for what in damage.found if what not in MENDED]
+    lost = [what for what in damage.found if what not in MENDED or (what == NOT_NUMBER and columns.losses)]
     if lost:
         builder.meta["complete"] = "false"
         builder.meta.setdefault("why", lost[0])
