@@ -119,6 +119,24 @@ def test_a_record_names_the_device_of_its_own_rank(tmp_path):
     assert [(trace.tracks[t].rank, d) for t, d in zip(stalls.track, stalls.device, strict=True)] == [(0, 0), (1, 1)]
 
 
+@pytest.mark.parametrize("devices", [(0, 0), (0, 1)])
+def test_processes_of_one_file_whose_ids_are_the_same_keep_their_work(read, devices):
+    events = []
+    for pid, device, after in ((100, devices[0], 0), (200, devices[1], 300_000)):
+        for n in range(4):
+            events += [call("cudaLaunchKernel", after + 20_000 * n, 5_000, n + 1, pid=pid, tid=7)]
+            events += [kernel(f"of {pid}", after + MS * (n + 1), MS // 2, n + 1, device=device)]
+    events += [call("cudaStreamSynchronize", 500_000, MS, 9, pid=200, tid=7)]
+    events += [call("cudaLaunchKernel", 90_000, 5_000, 9), kernel("of 100", 6 * MS, MS, 9, device=devices[0])]
+
+    trace = read(events)
+    launches = find_launches(trace)
+
+    assert len(launches) == 9
+    for made, done in zip(launches.call, launches.work, strict=True):
+        assert trace.names[trace.spans.name[done]] == f"of {trace.tracks[trace.spans.track[made]].pid}"
+
+
 # -- records ------------------------------------------------------------------------------
 
 
@@ -272,6 +290,26 @@ def test_stamps_with_all_digits_or_as_coarse_as_durations_are_not_doubted():
 
     for rows in (exact, coarse):
         assert "digits" not in limits_of(make_timeline(*rows))
+
+
+@pytest.mark.parametrize(
+    ("written", "read_as"),
+    [
+        ("CopyHostToDevice", "Memcpy HtoD (Host -> Device)"),
+        ("CopyDeviceToHost", "Memcpy DtoH (Device -> Host)"),
+        ("CopyDeviceToHost2D", "Memcpy DtoH (Device -> Host)"),
+        ("Memcpy M2D", "Memcpy HtoD (Pageable -> Device)"),
+        ("D2H", "Memcpy DtoH (Device -> Pinned)"),
+        ("Memcpy HtoD (Pinned -> Device)", "Memcpy HtoD (Pinned -> Device)"),
+        ("Memcpy PtoP (Device -> Device)", "Memcpy PtoP (Device -> Device)"),
+    ],
+)
+def test_copies_have_one_way_to_say_where_they_go(read, written, read_as):
+    copy = event("gpu_memcpy", written, 10_000, MS, pid=0, tid=7, device=0, stream=7, correlation=1, bytes=4)
+
+    trace = read([call("hipMemcpyAsync", 0, 5_000, 1), copy])
+
+    assert trace.names[trace.spans.name[trace.spans.kind == Kind.COPY][0]] == read_as
 
 
 # -- clocks -------------------------------------------------------------------------------

@@ -38,15 +38,12 @@ class Does(IntEnum):
 WAITS = (Does.STREAM_WAIT, Does.DEVICE_WAIT, Does.EVENT_WAIT)
 
 _NAMES = {
-    Does.COPY_WAIT: """cudaMemcpy cudaMemcpy2D cudaMemcpy3D cudaMemcpyToSymbol cudaMemcpyFromSymbol hipMemcpy
-        hipMemcpyWithStream hipMemcpy2D cuMemcpyDtoH cuMemcpyHtoD cuMemcpy aclrtMemcpy""",
-    Does.STREAM_WAIT: """cudaStreamSynchronize cuStreamSynchronize hipStreamSynchronize urQueueFinish
+    Does.COPY_WAIT: "aclrtMemcpy",
+    Does.STREAM_WAIT: """urQueueFinish piQueueFinish
         zeCommandListHostSynchronize zeCommandQueueSynchronize aclrtSynchronizeStream
         AclrtSynchronizeStreamWithTimeout aclrtSynchronizeStreamWithTimeout""",
-    Does.DEVICE_WAIT: """cudaDeviceSynchronize cudaThreadSynchronize cuCtxSynchronize hipDeviceSynchronize
-        aclrtSynchronizeDevice""",
-    Does.EVENT_WAIT: """cudaEventSynchronize cuEventSynchronize hipEventSynchronize urEventWait
-        zeEventHostSynchronize zeFenceHostSynchronize aclrtSynchronizeEvent""",
+    Does.DEVICE_WAIT: "cudaThreadSynchronize aclrtSynchronizeDevice",
+    Does.EVENT_WAIT: "urEventWait piEventsWait zeEventHostSynchronize zeFenceHostSynchronize aclrtSynchronizeEvent",
     Does.MALLOC: """cudaMalloc cudaMallocManaged cuMemAlloc cuMemCreate cuMemMap hipMalloc hipExtMallocWithFlags
         urUSMDeviceAlloc aclrtMalloc""",
     Does.FREE: "cudaFree cuMemFree cuMemUnmap cuMemRelease hipFree aclrtFree",
@@ -55,6 +52,15 @@ _NAMES = {
     Does.POLL: "cudaEventQuery cudaStreamQuery hipEventQuery hipStreamQuery cuEventQuery cuStreamQuery",
 }
 _BY_NAME = {name: does for does, names in _NAMES.items() for name in names.split()}
+_BY_END = {  # of CUDA, HIP, MUSA and whoever else follows them
+    "StreamSynchronize": Does.STREAM_WAIT,
+    "DeviceSynchronize": Does.DEVICE_WAIT,
+    "CtxSynchronize": Does.DEVICE_WAIT,
+    "EventSynchronize": Does.EVENT_WAIT,
+}
+_COPIES = re.compile(
+    r"(?:cuda|cu|hip|musa|mu)Memcpy(?!\w*Async|\w*DtoD|Batch)"
+)  # of the host, which wait by themselves
 _LOADING = ("cudaFuncGetAttributes", "cudaFuncSetAttribute", "cudaOccupancy", "cudaGetSymbolAddress", "cuModuleLoad")
 
 
@@ -64,6 +70,11 @@ def what_it_does(name: str) -> Does:
     known = _BY_NAME.get(name)
     if known is not None:
         return known
+    for end, does in _BY_END.items():
+        if name.endswith(end):
+            return does
+    if _COPIES.match(name):
+        return Does.COPY_WAIT
     if "Launch" in name and not name.endswith("HostFunc"):
         return Does.LAUNCH
     if ("emcpy" in name and "Async" in name) or name in ("urEnqueueUSMMemcpy", "zeCommandListAppendMemoryCopy"):

@@ -79,6 +79,7 @@ class EventColumns:
         self.process_labels: dict[Any, str] = {}
         self._kinds = Ids32(_kind_of)
         self._names = Ids32(lambda name: builder.name("" if name is None else str(name)))
+        self._copies = Ids32(lambda name: builder.name(_copy_name(name)))
         self._details = DetailColumns(builder, self._names)
         self._spans = GrowingColumns(
             start_ns=np.int64,
@@ -183,6 +184,9 @@ class EventColumns:
                 places = decode_args(raws, _args.PlaceArgs)
                 place[rows] = self.places.ids(list(map(_stream_of, picked, places)))
         names = self._names.ids([event.name for event in events])
+        copies = np.flatnonzero(kind == Kind.COPY)
+        if len(copies):
+            names[copies] = self._copies.ids([events[at].name for at in copies.tolist()])
         self._spans.append(
             start_ns=ts_ns,
             dur_ns=dur_ns,
@@ -251,6 +255,21 @@ def _kind_of(category: Any) -> int:
     """The kind of a category, as exporters of any age write it."""
     word = "" if category is None else str(category).lower().replace(" ", "_")
     return WINDOW if word == "trace" else int(KINDS.get(word, UNKNOWN))
+
+
+def _copy_name(name: Any) -> str:
+    """A copy's name as CUDA's are: `Memcpy HtoD (Host -> Device)` for ROCm's `CopyHostToDevice`; XPU writes M2D."""
+    text = "" if name is None else str(name)
+    rocm = re.match(r"(?:hip)?Copy(Host|Device)To(Host|Device)", text)
+    if rocm:
+        return f"Memcpy {rocm[1][0]}to{rocm[2][0]} ({rocm[1]} -> {rocm[2]})"
+    xpu = re.match(r"(?:Memcpy )?([MHDS])2([MHDS])\b", text)
+    if not xpu:
+        return text
+    memory = {"M": "Pageable", "H": "Pinned", "D": "Device", "S": "Managed"}
+    side = {"M": "H", "S": "H"}
+    source, target = xpu[1], xpu[2]
+    return f"Memcpy {side.get(source, source)}to{side.get(target, target)} ({memory[source]} -> {memory[target]})"
 
 
 def _stream_of(event: Any, args: Any) -> tuple[Any, ...]:

@@ -76,7 +76,10 @@ class TrackFinder:
         return owner
 
     def _owners_by_call(self, spans: dict[str, Any], calls: Ints, processes: Ints) -> Ints:
-        """The process whose call has the row's correlation id; of several, the last to call before it began."""
+        """The process whose call has the row's correlation id.
+
+        Of several it is the last to call before the row began; where there is a call for each row, they take turns.
+        """
         corr, start = spans["corr"], spans["start_ns"]
         rows = np.flatnonzero(np.isin(spans["kind"], (*WORK, Kind.WAIT)) & (corr > 0))
         owner = np.full(len(corr), NONE, np.int64)
@@ -88,6 +91,15 @@ class TrackFinder:
             better = same & (called > best)
             best[better] = called[better]
             owner[rows[better]] = process
+        launching = np.array([_launches(name) for name in self._columns.builder.names()])
+        launches = calls[launching[spans["name"][calls]]]
+        work = rows[spans["kind"][rows] != Kind.WAIT]
+        launches = launches[np.lexsort((start[launches], corr[launches]))]
+        work = work[np.lexsort((start[work], corr[work]))]
+        first, last = (np.searchsorted(corr[launches], corr[work], side) for side in ("left", "right"))
+        begin, end = (np.searchsorted(corr[work], corr[work], side) for side in ("left", "right"))
+        even = np.flatnonzero(last - first == end - begin)
+        owner[work[even]] = self._pids[spans["place"][launches[(first + np.arange(len(work)) - begin)[even]]]]
         return owner
 
     def _busiest_process(self, kind: Any, place: Ids) -> int:
@@ -149,6 +161,11 @@ class TrackFinder:
             if not same.all():
                 unknown = self._columns.builder.track(self._rank, process, NONE, NONE, "thread unknown")
                 track[own[~same]] = unknown
+
+
+def _launches(name: str) -> bool:
+    """Whether a call of this name can be why a device works: it neither waits, records, asks nor allocates."""
+    return re.search("Synchronize|Event|Query|Alloc|Free|Attribute", name, re.IGNORECASE) is None
 
 
 def _on_device(place: Any) -> bool:
