@@ -185,6 +185,68 @@ def test_dates_in_a_log_are_no_timer():
     assert judge(trace) == ()
 
 
+ROLLING = """import time, torch
+end = time.time()
+for batch in loader:
+    train(batch)
+    took.update(time.time() - end)
+    end = time.time()
+"""
+
+
+@pytest.mark.parametrize("half_us", [450, 250])
+def test_a_timer_read_once_a_turn_hands_on_what_it_was_handed(half_us):
+    #  turns of 1000 us:  R  launch forward [    ] wait  launch backward R    (which outlives the turn)
+    rows, reads = [], [(0, 2)]
+    for turn in range(5):
+        at, corr = 1000 * turn, 2 * turn + 1
+        rows += launch(corr, at + 480, at + 490, at + 490 + half_us)
+        rows.append((Kind.CALL, "cudaStreamSynchronize", CPU, at + 486, at + 495 + half_us))
+        rows += launch(corr + 1, at + 980, at + 990, at + 990 + half_us)
+        reads += [(at + 1000, 5), (at + 1000, 6)]
+
+    first, others = judge(with_reads(rows, reads, source=ROLLING, clock="time.time"))
+
+    assert (others.start.line, others.end.line, others.count) == (6, 5, 4)
+    assert (others.claimed_ns, others.verdict) == (1000 * US, "honest")
+    assert (first.start.line, first.end.line, first.count) == (2, 5, 1)
+
+
+def test_a_timer_read_once_a_turn_lies_if_nothing_waits():
+    rows, reads = [], [(0, 2)]
+    for turn in range(5):
+        rows += launch(turn + 1, 20 * turn + 2, 5 + 1000 * turn, 1005 + 1000 * turn)
+        reads += [(20 * turn + 10, 5), (20 * turn + 10, 6)]
+
+    timers = judge(with_reads(rows, reads, source=ROLLING, clock="time.time"))
+
+    assert {timer.verdict for timer in timers} == {"bench.no_sync"}
+
+
+def test_a_deadline_is_no_timer_even_of_an_interval_clock():
+    source = (
+        "import time, torch\nt0 = time.perf_counter()\nwhile True:\n    y = x @ w\n"
+        "    if time.perf_counter() - t0 > 9: break\n"
+    )
+    trace = with_reads([*launch(1, 10, 20, 1020)], [(0, 2), (20, 5)], source=source)
+
+    assert judge(trace) == ()
+
+
+def test_stamps_in_a_list_are_paired_where_neighbours_are_subtracted():
+    source = (
+        "import time, torch\nt = [time.time()]\ny = x @ w\nt.append(time.time())\nz = y.cpu()\nt.append(time.time())\n"
+        "print([b - a for a, b in zip(t, t[1:])])\n"
+    )
+    rows = [*launch(1, 10, 20, 1020), (Kind.CALL, "cudaStreamSynchronize", CPU, 31, 1050)]
+    trace = with_reads(rows, [(0, 2), (20, 4), (1100, 6)], source=source, clock="time.time")
+
+    assert [(t.start.line, t.end.line, t.verdict) for t in judge(trace)] == [
+        (2, 4, "bench.no_sync"),
+        (4, 6, "bench.misattributed"),
+    ]
+
+
 def test_without_source_an_interval_clock_pairs_with_its_next_read():
     trace = with_reads([*launch(1, 10, 20, 1020)], [(0, 2), (20, 4)], source="")
 

@@ -15,7 +15,7 @@ from pathlib import Path
 OWN = Path(__file__).parent / "timers"
 _MARK = re.compile(r"# (?:TIMER: |EXPECT: class=)(bench\.\w+|honest|none)")
 # What text alone cannot tell: it depends on the run.
-RUN_ONLY = {"bench.no_warmup", "bench.misattributed", "bench.other_stream", "bench.launch_overhead", "bench.l2_hot"}
+RUN_ONLY = {"bench.no_warmup", "bench.other_stream", "bench.launch_overhead", "bench.l2_hot"}
 
 
 def truths(path: Path) -> dict[int, str]:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from tracer.analysis.source_timers import Source, read_source
+from tracer.analysis.source_file import Source, read_source
 from tracer.errors import UsageError
 from tracer.plugins import modules_in
 from tracer.results import SCHEMA, Audit, Finding, Launching, Pace
@@ -38,6 +38,7 @@ def check_paths(paths: Iterable[str]) -> Audit:
             if source is not None:
                 sources[source.file] = source.text
                 findings.extend(_with_excerpt(found, source) for scan in scans for found in scan(source))
+    findings = list({found.id: found for found in findings}.values())  # two timers may end in one place
     findings.sort(key=lambda found: (found.place.file, found.place.line) if found.place else ("", 0))
     return _audit(" ".join(map(str, paths)), findings, sources, limits, count)
 

@@ -26,7 +26,7 @@ import numpy as np
 
 from tracer.analysis.intervals import total
 from tracer.analysis.launches import Launches, find_processes
-from tracer.analysis.source_timers import find_pairs
+from tracer.analysis.source_timers import Pair, find_pairs
 from tracer.trace import NONE, Ids, Ints, Table, Trace
 
 _CHAIN = 4  # frames of a read that may carry the line which the source subtracts
@@ -54,8 +54,9 @@ class Timings(Table):
     collected: Ids  # 1: the source adds it to others
 
 
-# (file, line) of a timer's end -> those of its possible starts, and whether the difference is added to others.
-_Subtracted = dict[tuple[str, int], dict[tuple[str, int], bool]]
+_Line = tuple[str, int]  # file, line
+# Of a timer's end -> of its possible starts, by the name that keeps them.
+_Subtracted = dict[_Line, list[tuple[_Line, Pair]]]
 
 
 def find_timings(trace: Trace, launches: Launches) -> Timings:
@@ -81,20 +82,23 @@ def _clock_pairs(trace: Trace) -> Iterator[dict[str, int]]:
     for track in np.unique(reads.track):
         mine = np.flatnonzero(reads.track == track)
         mine = mine[np.argsort(reads.time_ns[mine], kind="stable")]
-        latest: dict[tuple[str, int], int] = {}
+        latest: dict[_Line, int] = {}  # -> position in mine
         previous: dict[int, int] = {}
-        for row in mine.tolist():
+        for turn, row in enumerate(mine.tolist()):
             places = list(_chain(trace, int(reads.frame[row])))
-            starts = {start: kept for place in places for start, kept in subtracted.get(place, {}).items()}
+            starts = [pair for place in places for pair in subtracted.get(place, ())]
             if starts:
-                found = [latest[start] for start in starts if start in latest]
+                newest = {pair.kept: NONE for _, pair in starts}
+                for start, pair in starts:
+                    newest[pair.kept] = max(newest[pair.kept], latest.get(start, NONE))
+                found = [int(mine[at]) for at in newest.values() if at != NONE]
             else:
                 found = [previous[int(reads.clock[row])]] if int(reads.clock[row]) in previous else []
                 found = [at for at in found if _may_pair(trace, row, places, subtracted)]
             for at in found:
                 if reads.clock[at] == reads.clock[row]:
-                    yield _pair(trace, at, row) | {"collected": int(any(starts.values()))}
-            latest |= dict.fromkeys(places, row)
+                    yield _pair(trace, at, row) | {"collected": int(any(pair.collected for _, pair in starts))}
+            latest |= dict.fromkeys(places, turn)
             previous[int(reads.clock[row])] = row
 
 
@@ -121,7 +125,7 @@ def _may_pair(trace: Trace, row: int, places: list[tuple[str, int]], subtracted:
     clock = trace.names[trace.reads.clock[row]].rpartition(".")[2].removesuffix("_ns")
     if clock not in _INTERVAL_CLOCKS:
         return False
-    starts = {place for wanted in subtracted.values() for place in wanted}
+    starts = {place for wanted in subtracted.values() for place, _ in wanted}
     file_known = places and any(file == places[0][0] for file, _ in [*subtracted, *starts])
     return not file_known
 
@@ -134,8 +138,10 @@ def _subtracted(sources: Mapping[str, str]) -> _Subtracted:
             pairs = list(find_pairs(ast.parse(text)))
         except (SyntaxError, ValueError, RecursionError, MemoryError):
             continue  # a template, a file of another Python version, or generated code that is nested too deep
-        for start, end, collected in pairs:
-            found.setdefault((file, end.line), {})[file, start.line] = collected
+        for pair in pairs:
+            starts = found.setdefault((file, pair.end.line), [])
+            if pair.start is not None:
+                starts.append(((file, pair.start.line), pair))
     return found
 
 

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from tracer.analysis.intervals import total
-from tracer.analysis.source_timers import read_any
+from tracer.analysis.source_file import read_any
 from tracer.analysis.work import is_blocking
 from tracer.results import Finding, Place
 from tracer.rules import Evidence, Rule

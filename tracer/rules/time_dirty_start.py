@@ -22,7 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tracer.analysis.source_timers import Source
+from tracer.analysis.source_file import Source
 from tracer.results import Finding
 from tracer.rules import Evidence, Rule
 from tracer.rules._timers import judged, suspected
@@ -44,6 +44,6 @@ def find(evidence: Evidence) -> Iterator[Finding]:
 def scan(source: Source) -> Iterator[Finding]:
     """Timers in the text that may have it."""
     for timer in source.timers:
-        if timer.launches and timer.waited and not timer.clean_start and not timer.events and not source.blocking:
+        if timer.started_dirty and timer.start not in source.unwaited_ends and not source.blocking:
             message = "may start while older GPU work is running: nothing waits before it"
             yield suspected(RULE, source.file, timer, message, at_start=True)

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tracer.analysis.source_timers import Source
+from tracer.analysis.source_file import Source
 from tracer.results import Finding
 from tracer.rules import Evidence, Rule
 from tracer.rules._timers import judged, suspected

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tracer.analysis.source_timers import Source, read_any
+from tracer.analysis.source_file import Source, read_any
 from tracer.results import Finding
 from tracer.rules import Evidence, Rule
 from tracer.rules._timers import judged, place_of, reported, suspected
@@ -45,7 +45,7 @@ def scan(source: Source) -> Iterator[Finding]:
     """Where the text switches it on, and its timers of GPU work."""
     yield from _switches(source)
     for timer in source.timers if source.blocking else ():
-        if timer.launches:
+        if timer.launches and not timer.deadline:
             yield suspected(RULE, source.file, timer, "times blocking launches, each with a round trip to the GPU")
 
 

@@ -17,9 +17,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from tracer.analysis.source_file import Source
 from tracer.results import Finding
 from tracer.rules import Evidence, Rule
-from tracer.rules._timers import judged
+from tracer.rules._timers import judged, suspected
 
 RULE = Rule(
     id="TIME003",
@@ -33,3 +34,11 @@ RULE = Rule(
 def find(evidence: Evidence) -> Iterator[Finding]:
     """Timers of the run with this verdict."""
     yield from judged(RULE, evidence.timers)
+
+
+def scan(source: Source) -> Iterator[Finding]:
+    """Timers in the text that may have it."""
+    for timer in source.timers:
+        if timer.started_dirty and timer.start in source.unwaited_ends and not source.blocking:
+            message = "may be charged for the section before, whose timer does not wait"
+            yield suspected(RULE, source.file, timer, message)

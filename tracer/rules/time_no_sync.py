@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tracer.analysis.source_timers import Source
+from tracer.analysis.source_file import Source
 from tracer.results import Finding
 from tracer.rules import Evidence, Rule
 from tracer.rules._timers import judged, suspected
@@ -40,5 +40,5 @@ def find(evidence: Evidence) -> Iterator[Finding]:
 def scan(source: Source) -> Iterator[Finding]:
     """Timers in the text that may have it."""
     for timer in source.timers:
-        if timer.launches and not timer.waited and not timer.events and not source.blocking:
+        if timer.stopped_early and not source.blocking:
             yield suspected(RULE, source.file, timer, "may stop before the GPU has finished: nothing waits on the way")
