@@ -233,6 +233,50 @@ def test_a_function_stamped_a_little_later_than_its_caller_is_left_alone(read):
     assert not trace.losses
 
 
+@pytest.mark.parametrize("nested", [False, True])
+def test_time_between_two_windows_of_the_profiler_is_nobodys(read, nested):
+    def window(at):
+        events = [event("Trace", "PyTorch Profiler (0)", at, 5 * MS, pid="Spans", tid="PyTorch Profiler")]
+        return [*events, event("cpu_op", "aten::mm", at, 20_000), *launch(at + 10_000, at // MS + 1, at + 30_000, MS)]
+
+    events = window(0) + window(400 * MS)
+    if nested:
+        events += [event("Trace", "the same (1)", 0, 405 * MS, pid="Spans", tid="PyTorch Profiler")]
+    trace = read(events)
+
+    found = audit(trace)
+
+    assert found.idle.get("profiler", 0) == (0 if nested else 395 * MS)
+    assert ["the profiler was off for 395 ms" in loss.what for loss in trace.losses] == ([] if nested else [True])
+
+
+def test_events_in_two_halves_are_one(read):
+    whole = [python("train.py(1): main", 0, 9 * MS), event("cpu_op", "aten::mm", 1_000, 20_000)]
+    whole += [event("cpu_op", "aten::mm", 21_000, 9_000), event("cpu_op", "aten::mul", 21_000, 5_000, tid=7)]
+    halves = []
+    for one in [call("cudaLaunchKernel", 5_000, 5_000, 1), *whole]:
+        rest = {key: value for key, value in one.items() if key != "dur"}
+        halves += [rest | {"ph": "B"}, {"ph": "E", "pid": one["pid"], "tid": one["tid"], "ts": one["ts"] + one["dur"]}]
+    halves.sort(key=lambda half: (half["ts"], half["ph"] == "B"))
+
+    trace = read([*halves, kernel("gemm", 30_000, MS, 1)])
+
+    assert not trace.losses
+    assert sorted(trace.spans.dur_ns.tolist()) == [5_000, 5_000, 9_000, 20_000, MS, 9 * MS]
+    assert len(find_launches(trace)) == 1
+
+
+def test_a_half_without_the_other_is_told(read):
+    begin, end = ({"ph": ph, "name": "x", "cat": "cpu_op", "pid": 1, "tid": 1, "ts": 5_000, "args": {}} for ph in "BE")
+
+    trace = read([end, begin, begin, *launch(0, 1, 10_000, MS)])
+
+    assert [(loss.what, loss.count) for loss in trace.losses] == [
+        ("events that end and never began", 1),
+        ("events that begin and never end", 2),
+    ]
+
+
 # -- values -------------------------------------------------------------------------------
 
 

@@ -11,7 +11,7 @@ another process that shares the device (`gpu.wait`). Else it is the thread that 
 it, if it feeds the device (a tenth of its GPU time or more), else the one that feeds it
 most; then the others that feed it. Of several causes at one moment it is the first of:
 
-1. the profiler's own work (`profiler`);
+1. the profiler's own work, or a break in which it was off (`profiler`);
 2. a call that holds the thread (`stall`): the row names it;
 3. waiting for the DataLoader (`input.bound`), garbage collection (`host.gc`), compilation
    (`compile.jit`), if annotations or functions say so;

@@ -25,7 +25,7 @@ _NAMED = {
     ),
 }
 _SETUP_NS = 500_000
-_OVERHEAD = ("Buffer Flush", "Activity Buffer Request", "Instrumentation", "Resource")
+_OVERHEAD = ("Buffer Flush", "Activity Buffer Request", "Instrumentation", "Resource", "Profiler off")
 
 
 @dataclass(frozen=True, slots=True)

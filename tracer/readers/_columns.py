@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from operator import attrgetter
+from operator import attrgetter, itemgetter
 from typing import Any
 
 import msgspec
@@ -72,7 +72,8 @@ class EventColumns:
         self.builder = builder
         self.rows = 0
         self.losses: Counter[str] = Counter()
-        self.window: list[int] = []  # stamps of the profiler's own span and end mark
+        self.window: list[int] = []  # stamps of the profiler's own spans and end marks
+        self.sessions: list[tuple[int, int]] = []  # its own spans
         self.places = Ids32()  # (process, thread) as they stand in the file, or ("device", process, device, stream)
         self.thread_names: dict[tuple[int, int], str] = {}
         self.process_names: dict[Any, str] = {}
@@ -92,6 +93,7 @@ class EventColumns:
         )
         self._sized = GrowingColumns(row=np.int32, nbytes=np.int64)  # of copies and fills
         self._counters: list[tuple[int, int, int, float]] = []  # time, name, device, value
+        self._halves: list[tuple[int, Any]] = []  # time and event of type B or E
 
     def add(self, events: list[Any]) -> bool:
         """Take events in. False, and nothing is taken: doubles do not hold their stamps, so decode those as text."""
@@ -107,6 +109,26 @@ class EventColumns:
         if others:
             self._add_others(others, others_ns)
         return True
+
+    def pair(self) -> None:
+        """Make rows of what begins with one event and ends with another, once all of them are there."""
+        opened: dict[Any, list[tuple[int, Any]]] = {}
+        spans: list[tuple[int, int, Any]] = []
+        for ns, event in sorted(self._halves, key=itemgetter(0)):
+            own = opened.setdefault(_thread_of(event), [])
+            if event.ph == "B":
+                own.append((ns, event))
+            elif own:
+                start, first = own.pop()
+                spans.append((start, ns - start, first))
+            else:
+                self.losses["events that end and never began"] += 1
+        if never := sum(map(len, opened.values())):
+            self.losses["events that begin and never end"] += never
+        self._halves.clear()
+        if spans:
+            starts, durations, events = zip(*spans, strict=True)
+            self._add_usable(list(events), np.array(starts, np.int64), np.array(durations, np.int64))
 
     def spans(self) -> dict[str, Any]:
         """All columns of spans, joined; they are given away."""
@@ -144,7 +166,9 @@ class EventColumns:
                 self.losses[what] += lost
         window = keep & (kind == WINDOW)
         if window.any():
-            self.window += [int(ts_ns[window].min()), int((ts_ns[window] + dur_ns[window]).max())]
+            ends = ts_ns[window] + dur_ns[window]
+            self.sessions += zip(ts_ns[window].tolist(), ends.tolist(), strict=True)
+            self.window += [int(ts_ns[window].min()), int(ends.max())]
             keep &= ~window
         if not keep.all():
             events = [event for event, kept in zip(events, keep.tolist(), strict=True) if kept]
@@ -205,6 +229,11 @@ class EventColumns:
         for event, ns, has_time in zip(events, ts_ns.tolist(), usable, strict=True):
             if event.ph == "M":
                 self._add_label(event)
+            elif event.ph in ("B", "E"):
+                if has_time:
+                    self._halves.append((ns, event))
+                else:
+                    self.losses["events without a time"] += 1
             elif event.ph == "C":
                 if has_time:
                     self._add_counter(event, ns)

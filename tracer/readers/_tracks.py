@@ -49,6 +49,10 @@ class TrackFinder:
         self._seat_waits(spans, track, owner)
         return track
 
+    def profiler(self, kind: Any, place: Ids) -> int:
+        """A track for what the profiler itself did, or did not."""
+        return self._columns.builder.track(self._rank, self._busiest_process(kind, place), NONE, NONE, "profiler")
+
     def _settle_kinds(self, kind: Any, place: Ids) -> None:
         labels = self._columns.process_labels
         devices = {pid for pid, label in labels.items() if _DEVICE_LABEL.match(label)}

@@ -25,8 +25,10 @@ from tracer.readers._hits import add_hits
 from tracer.readers._salvage import CLEANED, MENDED, NOT_NUMBER, Damage
 from tracer.readers._stamps import integer
 from tracer.readers._tracks import TrackFinder
-from tracer.trace import GPU_WORK, Ids, Loss, Trace
+from tracer.trace import GPU_WORK, Ids, Kind, Loss, Trace
+from tracer.units import show_ns
 
+_BREAK_NS = 1_000_000
 _FAR_NS = 86_400 * 10**9  # some versions stamp the end of their window with a wrong clock
 # Keys of the file that are told on; no others, since Trace.meta is also where readers leave word for the analysis.
 _TOLD = re.compile(
@@ -109,6 +111,7 @@ def read(
     finally:
         if collecting:
             gc.enable()
+    columns.pair()
     if not columns.rows and (decoder.strange or columns.losses):
         raise TraceError(f"{source.label} is not a trace", why="what it lists is no event of a trace", fix=WHAT_IS)
     if rank is None:
@@ -135,7 +138,7 @@ def _give(columns: EventColumns, tracks: TrackFinder, shift_ns: int) -> tuple[di
     """Give the builder all rows, with absolute times; those rows and their tracks."""
     spans = columns.spans()
     track = tracks.find(spans)
-    del spans["place"]
+    place = spans.pop("place")
     start, dur = spans["start_ns"], spans["dur_ns"]
     start += shift_ns
     builder = columns.builder
@@ -155,7 +158,25 @@ def _give(columns: EventColumns, tracks: TrackFinder, shift_ns: int) -> tuple[di
             builder.window_ns = (builder.window_ns[0], max(builder.window_ns[1], int(ends.max(initial=0))))
     rows = builder.add_spans(track=track, **spans)
     columns.give_tables(rows.start, shift_ns)
+    _give_breaks(columns, tracks, spans["kind"], place, shift_ns)
     return spans, track
+
+
+def _give_breaks(columns: EventColumns, tracks: TrackFinder, kind: Any, place: Ids, shift_ns: int) -> None:
+    """Between two windows in one file the profiler was off: what the GPU did then is not known."""
+    sessions = sorted(columns.sessions)
+    starts = np.maximum.accumulate(np.array([end for _, end in sessions[:-1]], np.int64))
+    took = np.array([start for start, _ in sessions[1:]], np.int64) - starts
+    long = took >= _BREAK_NS
+    if not long.any():
+        return
+    builder = columns.builder
+    name, track = builder.name("Profiler off"), tracks.profiler(kind, place)
+    builder.add_spans(starts[long] + shift_ns, took[long], int(Kind.OVERHEAD), name, track)
+    off = show_ns(int(took[long].sum()))
+    builder.losses.append(
+        Loss(f"the profiler was off for {off} between windows of this file: the GPU counts as idle then")
+    )
 
 
 def _give_losses(
