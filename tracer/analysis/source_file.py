@@ -5,8 +5,9 @@ from __future__ import annotations
 import ast
 from dataclasses import dataclass
 
+from tracer.analysis.open_timers import SourceTimer
 from tracer.analysis.source_calls import Read
-from tracer.analysis.source_timers import SourceTimer, find_timers
+from tracer.analysis.source_timers import find_timers
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Iterator
 
+from tracer.analysis.open_timers import SourceTimer
 from tracer.analysis.source_calls import Read
-from tracer.analysis.source_timers import SourceTimer
 from tracer.results import Finding, Place, Timer
 from tracer.rules import Rule
 
