@@ -14,6 +14,7 @@ from tracer.analysis.trust import find_trust
 from tracer.analysis.work import is_blocking
 from tracer.auditor import audit
 from tracer.readers import load
+from tracer.readers._salvage import CLEANED
 from tracer.trace import NONE, Kind
 
 MS = 1_000_000
@@ -277,6 +278,18 @@ def test_a_half_without_the_other_is_told(read):
     ]
 
 
+def test_a_gap_with_a_dropped_kernel_in_it_has_no_cause_even_if_the_host_was_late():
+    rows = [(Kind.CALL, "cudaLaunchKernel", CPU, 1_000 * n, 1_000 * n + 5, n + 1) for n in range(12)]
+    rows += [(Kind.KERNEL, "gemm", GPU, 1_000 * n + 10, 1_000 * n + 910, n + 1) for n in range(12) if n not in (2, 5)]
+    trace = make_timeline(*rows)
+
+    found = audit(trace)
+
+    assert found.idle["unknown"] == 2 * 1_100 * US
+    assert found.idle["host.late"] < 7 * 100 * US
+    assert "idle time in which the missing work may have run has no cause" in limits_of(trace)
+
+
 # -- values -------------------------------------------------------------------------------
 
 
@@ -290,6 +303,26 @@ def test_a_figure_that_is_none_costs_no_event_and_no_trust(read, number):
     assert len(find_launches(trace)) == 2
     assert [loss.what for loss in trace.losses] == ["numbers that are none (NaN, Infinity, N/A), left out"]
     assert trace.meta.get("complete", "true") == "true"
+
+
+@pytest.mark.parametrize("half", [r"\ud800", r"\udc00", r"\ud83d\ud83d\ude00", r"\ude00\ud83d"])
+def test_half_a_surrogate_pair_costs_a_letter(read, half):
+    trace = read(write(launch(0, 1, 10_000, MS, "gemm_a")).replace(b"gemm_a", f"gemm{half}_a".encode()))
+
+    (name,) = {trace.names[i] for i in trace.spans.name[trace.spans.kind == Kind.KERNEL]}
+    assert name.startswith("gemm")
+    assert name.endswith("_a")
+    assert "\ufffd" in name
+    assert [loss.what for loss in trace.losses] == [CLEANED]
+
+
+def test_ids_in_hexadecimal_are_ids(read):
+    pairs = [launch(n * MS, f"0x{n + 10:x}", n * MS + 10_000, 1_000, stream=f"0x7f12345{n}0") for n in range(3)]
+
+    trace = read([one for pair in pairs for one in pair])
+
+    assert len(find_launches(trace)) == 3
+    assert len(np.unique(trace.spans.track[trace.is_work])) == 3
 
 
 @pytest.mark.parametrize("base", ["before", "absent"])

@@ -25,8 +25,8 @@ most; then the others that feed it. Of several causes at one moment it is the fi
    another operator: libraries set themselves up then (`load.library`);
 8. operators, calls and the Python between them (`launch.bound`).
 
-What no thread of the trace can answer for is `unknown`, and so is a wait of the device where work
-launched in between has no record: it may have run then.
+What no thread of the trace can answer for is `unknown`, and so is a gap where work that was launched
+in between has no record: it may have run then.
 """
 
 from __future__ import annotations
@@ -117,12 +117,13 @@ def _of_device(trace: Trace, launches: Launches, stalls: Stalls, rank: int, devi
         call[launches.work] = launches.call
         calls = call[work]
         known = calls != NONE
+        lost = known & _work_lost(trace, launches)[np.maximum(calls, 0)] & (closes - opens > _OWN_GAP_NS)
+        add("unknown", (opens[lost], closes[lost]), NONE)
+        work, opens, closes, calls, known = (column[~lost] for column in (work, opens, closes, calls, known))
         queued = known & (trace.spans.end_ns[np.maximum(calls, 0)] <= opens)
         short = closes - opens <= _OWN_GAP_NS
-        lost = _work_lost(trace, launches)[np.maximum(calls, 0)]
         add("gpu.gap", (opens[queued & short], closes[queued & short]), NONE)
-        add("gpu.wait", (opens[queued & ~short & ~lost], closes[queued & ~short & ~lost]), NONE)
-        add("unknown", (opens[queued & ~short & lost], closes[queued & ~short & lost]), NONE)
+        add("gpu.wait", (opens[queued & ~short], closes[queued & ~short]), NONE)
         feeds, main = feeding_threads(trace, launches, rank, device)
         if main == NONE:
             main = _any_thread(trace, order)

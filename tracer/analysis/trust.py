@@ -127,9 +127,10 @@ def _of_launches(trace: Trace, launches: Launches, does: Bytes, limits: list[str
     nameless = _nameless(trace)
     if np.any(nameless):
         kernels = int(np.sum(nameless & (spans.kind == Kind.KERNEL)))
+        count = int(nameless.sum())
+        pieces = "1 piece of GPU work has" if count == 1 else f"{count} pieces of GPU work have"
         limits.append(
-            f"{int(nameless.sum())} pieces of GPU work have no correlation id (known of collectives on ROCm): which "
-            "calls launched them cannot be told"
+            f"{pieces} no correlation id (known of collectives on ROCm): which calls launched them cannot be told"
         )
         if np.sum(~good) <= kernels:
             return (low, high), int(np.sum(~good)), True
@@ -154,7 +155,10 @@ def _of_launches(trace: Trace, launches: Launches, does: Bytes, limits: list[str
     if last < len(rows) - 1:
         text += f"; GPU records end {show_ns(high - last_work)} before the window does"
     inside = int(np.sum(good))
-    limits.append(f"{text}; busy and idle are given only for the part with the other {inside} launches")
+    text += f"; busy and idle are given only for the part with the other {inside} launches"
+    if not good[first : last + 1].all():
+        text += ", and idle time in which the missing work may have run has no cause"
+    limits.append(text)
     return (min(low, last_work), last_work), orphans, False
 
 

@@ -28,6 +28,9 @@ _CLOSING = re.compile(rb"\}\s*(\])\s*(?:,\s*\"|\}\s*$|$)")
 _any = msgspec.json.Decoder().decode
 _scan = json.JSONDecoder(strict=False).raw_decode
 
+_HALF_PAIR = re.compile(
+    rb"\\u[dD][89abAB][0-9a-fA-F]{2}(?!\\u[dD][c-fC-F])|(?<!\\u[dD][89abAB]..)\\u[dD][c-fC-F][0-9a-fA-F]{2}"
+)
 CLEANED = "names with control characters or bytes that are not UTF-8, cleaned"
 QUOTED = "strings with quotes that were not escaped, mended"
 ESCAPED = "strings with wrong backslashes, mended"
@@ -196,10 +199,11 @@ def _first_error(text: memoryview) -> tuple[str, int]:
 
 
 def _clean(text: bytes) -> bytes:
-    """Bytes that are not UTF-8 and control characters inside strings become U+FFFD."""
+    """Bytes that are not UTF-8, control characters and halves of surrogate pairs inside strings become U+FFFD."""
     text = text.decode("utf-8", "replace").encode()
     # Line ends between tokens are fine; one inside a string is found by what it splits.
     text = re.sub(rb"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]", "\ufffd".encode(), text)
+    text = _HALF_PAIR.sub(rb"\\ufffd", text)
     return re.sub(rb'"(?:[^"\\]|\\.)*"', _clean_string, text, flags=re.DOTALL)
 
 

@@ -67,14 +67,14 @@ def _ns_of_text(text: bytes) -> int:
 
 
 def integer(value: Any) -> int:
-    """An id from whatever stands there: 7, "7", "stream 7", 7.0; NONE if nothing does."""
+    """An id from whatever stands there: 7, "7", "stream 7", 7.0, "0x7"; NONE if nothing does."""
     if isinstance(value, int):
         return value if -(2**63) <= value < 2**63 else NONE
     if isinstance(value, float):
         return int(value) if abs(value) < 2**62 else NONE
     if isinstance(value, str):
-        found = re.search(r"-?\d{1,18}", value)
-        return int(found[0]) if found else NONE
+        found = re.search(r"0[xX]([0-9a-fA-F]{1,15})\b|-?\d{1,18}", value)
+        return NONE if not found else int(found[1], 16) if found[1] else int(found[0])
     return NONE
 
 

@@ -25,7 +25,7 @@ from tracer.readers._hits import add_hits
 from tracer.readers._salvage import CLEANED, MENDED, NOT_NUMBER, Damage
 from tracer.readers._stamps import integer
 from tracer.readers._tracks import TrackFinder
-from tracer.trace import GPU_WORK, Ids, Kind, Loss, Trace
+from tracer.trace import GPU_WORK, NONE, Ids, Kind, Loss, Trace
 from tracer.units import show_ns
 
 _BREAK_NS = 1_000_000
@@ -200,8 +200,8 @@ def _give_losses(
 def _rank(keys: dict[str, Any], path: Path, otherwise: int) -> int:
     """The rank by the file's own words, or else by its name."""
     info = keys.get("distributedInfo")
-    said = info.get("rank") if isinstance(info, dict) else None
-    if isinstance(said, int) and 0 <= said < 2**31:
+    said = integer(info.get("rank")) if isinstance(info, dict) else NONE
+    if 0 <= said < 2**31:
         return said
     named = rank_in_name(path.name)
     return otherwise if named is None else named
