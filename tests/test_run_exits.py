@@ -262,3 +262,86 @@ def test_a_recording_that_is_deleted_under_us_costs_the_recording_alone(tmp_path
     assert (ran.status, ran.stdout) == (6, "done\n")
     assert "Traceback" not in ran.stderr
     assert "the recording is not whole" in ran.stderr
+
+
+@pytest.mark.parametrize("before", [2, 6, 12])  # steps before the fork: in front of the window, inside, behind
+def test_a_forked_child_ends_as_it_would_alone(tmp_path: Path, before: int):
+    forks = f"""
+train({before})
+child = os.fork()
+if not child:
+    print("child")
+    sys.exit(5)
+print(os.waitpid(child, 0)[1])
+train(12)
+"""
+    ran = run_tracer(tmp_path, LOOP + forks, timeout=30)
+
+    alone = plain(tmp_path)
+    assert (ran.status, ran.stdout, ran.stderr) == (0, "child\n1280\n", alone.stderr)
+    assert ran.manifest["complete"]
+
+
+def test_a_program_that_closes_its_stdout_does_not_print_into_our_files(tmp_path: Path):
+    ran = run_tracer(tmp_path, LOOP + "os.close(1)\ntrain(5)\nprint('lost', flush=True)")
+
+    alone = plain(tmp_path)
+    assert "Bad file descriptor" in alone.stderr
+    assert (ran.status, ran.stderr) == (alone.returncode, alone.stderr)
+    assert all(b"lost\n" not in path.read_bytes() for path in ran.ranks[0].glob("*.chunks"))
+
+
+def test_a_program_that_closes_all_files_finds_nothing_of_ours_in_its_next_ones(tmp_path: Path):
+    closes = """
+train(5)
+time.sleep(1.5)  # so that our files are open
+os.closerange(3, 200)
+mine = [open(f"mine{n}", "w") for n in range(60)]
+train(8)
+time.sleep(1.5)
+print([file.write(str(n)) for n, file in enumerate(mine[:3])])
+"""
+    ran = run_tracer(tmp_path, LOOP + closes)
+
+    assert (ran.status, ran.stdout) == (0, "[1, 1, 1]\n")
+    assert {path.read_text() for path in tmp_path.glob("mine*")} == {"0", "1", "2", ""}
+    assert ran.manifest["complete"]
+    assert [row[2] for row in ran.steps() if row[2] >= 0][-1] == 13
+
+
+def test_a_program_that_deletes_its_working_folder_is_recorded(tmp_path: Path):
+    ran = run_tracer(tmp_path, LOOP + "os.mkdir('gone')\nos.chdir('gone')\nos.rmdir('../gone')\ntrain(12)")
+
+    assert (ran.status, ran.stderr) == (0, "")
+    assert ran.manifest["complete"]
+
+
+def test_a_program_that_clears_its_environment_hears_nothing_of_the_profiler(tmp_path: Path):
+    ran = run_tracer(tmp_path, LOOP + "os.environ.clear()\ntrain(12)\nprint(len(os.environ))")
+
+    assert (ran.status, ran.stdout, ran.stderr) == (0, "0\n", "")
+    assert ran.manifest["complete"]
+
+
+def test_clocks_that_the_program_replaces_are_its_own_and_not_ours(tmp_path: Path):
+    frozen = """
+names = [name for name in dir(time) if name.endswith("_ns")]
+for name in (*names, "time", "monotonic", "perf_counter", "sleep"):
+    setattr(time, name, lambda *asked: "frozen")
+train(6)
+time.time = lambda: "in the window"
+train(6)
+print(time.time(), time.time_ns())
+"""
+    ran = run_tracer(tmp_path, LOOP + frozen)
+
+    assert (ran.status, ran.stdout, ran.stderr) == (0, "in the window frozen\n", "")
+    times = [row[1] for row in ran.steps()]
+    assert len(set(times)) == len(times) > 10
+    assert ran.manifest["complete"]
+
+
+def test_a_clock_replaced_inside_the_window_stays_replaced(tmp_path: Path):
+    ran = run_tracer(tmp_path, LOOP + "train(6)\ntime.time = lambda: 5\ntrain(6)\nprint(time.time())")
+
+    assert (ran.status, ran.stdout) == (0, "5\n")

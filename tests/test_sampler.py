@@ -265,7 +265,9 @@ def test_the_inner_sampler_knows_each_thread_and_line(tmp_path):
     thread = threading.Thread(target=waits_here, args=(event,))
     thread.start()
     inside = InProcessSampler(sink, 100)
-    time.sleep(0.4)
+    until = time.monotonic() + 20
+    while inside.saw < 40 and time.monotonic() < until:
+        time.sleep(0.05)
     inside.stop()
     event.set()
     thread.join()

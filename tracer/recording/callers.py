@@ -75,9 +75,9 @@ def _whole_path(file: str) -> str:
     """The profiler cuts the folder of sys.path off its names."""
     if not Path(file).is_absolute() and not file.startswith("<"):
         for folder in sys.path:
-            whole = Path(folder or ".").absolute() / file
+            whole = Path(folder or ".") / file
             if whole.exists():
-                return str(whole)
+                return str(whole.absolute())
     return file
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import socket
 import sys
-import time
 from _thread import get_ident
 from collections import deque
 from pathlib import Path
@@ -19,6 +18,7 @@ from typing import Any
 from tracer.recording import facts, runs
 from tracer.recording.callers import write_callers
 from tracer.recording.profiler import Profiler
+from tracer.recording.realtime import monotonic, monotonic_ns, sleep
 from tracer.recording.recorders import Recorders
 from tracer.recording.rivals import Rivals, other_cupti_client
 from tracer.recording.session import Session
@@ -63,7 +63,7 @@ class Capture:
         """Make the folder, arm the recorders, start to flush."""
         session = self.session
         if session.folder.exists():  # of the program that this process ran before it called exec
-            session.folder = session.folder.with_name(f"{session.folder.name}-{time.monotonic_ns()}")
+            session.folder = session.folder.with_name(f"{session.folder.name}-{monotonic_ns()}")
         try:
             session.folder.mkdir(parents=True)
         except OSError as error:
@@ -112,7 +112,7 @@ class Capture:
 
     def warm(self, number: int, source: str) -> None:
         """Get the sampler and the profiler ready."""
-        self.stamp(time.monotonic_ns(), -1)  # breaks the row: steps that warm up tell nothing of the program's pace
+        self.stamp(monotonic_ns(), -1)  # breaks the row: steps that warm up tell nothing of the program's pace
         self._write_early_steps()
         manifest = self.session.manifest
         manifest["steps_from"] = source
@@ -143,10 +143,10 @@ class Capture:
         """A sampler takes part of a second to attach: give it that before the window, not inside."""
         if not self._run.parent or not self._run.record.samples:
             return
-        until = time.monotonic() + _SAMPLER_WAIT_S
+        until = monotonic() + _SAMPLER_WAIT_S
         ready = self.session.folder / READY
-        while not ready.exists() and time.monotonic() < until:
-            time.sleep(0.005)
+        while not ready.exists() and monotonic() < until:
+            sleep(0.005)
 
     def open(self, number: int) -> None:
         """The window opens."""
@@ -167,7 +167,7 @@ class Capture:
         self.first = self._last = number
         self.session.mark()
         manifest["window"] = {
-            "start_mono_ns": time.monotonic_ns(),
+            "start_mono_ns": monotonic_ns(),
             "end_mono_ns": None,
             "first_step": number,
             "last_step": None,
@@ -177,7 +177,7 @@ class Capture:
         manifest["threads"] = facts.threads()
         self.session.save()
         self.tell("open", number=number)
-        manifest["window"]["start_mono_ns"] = time.monotonic_ns()  # what this took is not the program's
+        manifest["window"]["start_mono_ns"] = monotonic_ns()  # what this took is not the program's
 
     def seen_by(self, source: str) -> None:
         """What tells of steps: not known before the first, if the window opened earlier."""
@@ -205,7 +205,7 @@ class Capture:
     def _close_recorders(self, number: int) -> None:
         manifest = self.session.manifest
         self.over = True
-        end = time.monotonic_ns()
+        end = monotonic_ns()
         manifest["window"].update(end_mono_ns=end, last_step=max(self._last, number - 1, self.first))
         known = {thread["ident"] for thread in manifest["threads"]}
         manifest["threads"] += [thread for thread in facts.threads() if thread["ident"] not in known]

@@ -13,7 +13,6 @@ import math
 import os
 import signal
 import sys
-import time
 import traceback
 from _thread import RLock, get_ident, start_new_thread
 from collections.abc import Callable
@@ -25,6 +24,7 @@ from tracer.recording import runs
 from tracer.recording.begin import goes_by_time, is_helper, may_have_gpu, when_cuda_is_up
 from tracer.recording.capture import Capture
 from tracer.recording.exits import Exits, on_main_thread, undisturbed
+from tracer.recording.realtime import monotonic_ns, sleep
 from tracer.recording.steps import RANKS, StepHooks
 from tracer.recording.stopping import Stopping
 from tracer.recording.truce import Truce
@@ -90,7 +90,7 @@ class Child:
         with self._lock:
             if self._armed_ns or not self._alive:
                 return
-            self._armed_ns = time.monotonic_ns()
+            self._armed_ns = monotonic_ns()
             outer, self._inside = self._inside, get_ident()
             try:
                 self._arm()
@@ -131,7 +131,7 @@ class Child:
     @_guarded
     def boundary(self, source: str) -> None:
         """A step may begin here, says `source`."""
-        now = time.monotonic_ns()
+        now = monotonic_ns()
         if not self._alive or self._inside == get_ident() or RANKS[source] < RANKS.get(self._source, 0):
             return
         with self._lock:
@@ -178,14 +178,14 @@ class Child:
             with undisturbed():
                 capture.close(self.number)
             self._stopping.closed(self.number)
-            capture.stamp(time.monotonic_ns(), self.number)  # writing took its time, and is no step
+            capture.stamp(monotonic_ns(), self.number)  # writing took its time, and is no step
         elif before is Phase.WAITING and after is not Phase.WAITING:
             with undisturbed():
                 capture.warm(self.number, self._source or "time")
             self._stopping.announce()
         if opens:
             self._open(capture)
-            capture.stamp(time.monotonic_ns(), self.number, True)  # opening took its time, and is no step
+            capture.stamp(monotonic_ns(), self.number, True)  # opening took its time, and is no step
         elif after is Phase.OPEN:
             capture.step(self.number)
 
@@ -210,7 +210,7 @@ class Child:
 
     @_guarded
     def _later(self, seconds: float, call: Any) -> None:
-        time.sleep(seconds)
+        sleep(seconds)
         if self._alive:
             call()
 
@@ -226,7 +226,7 @@ class Child:
             if self._alive and self._plan.asked:
                 self._inside = get_ident()
                 try:
-                    self._advance(time.monotonic_ns())
+                    self._advance(monotonic_ns())
                 finally:
                     self._inside = 0
 
@@ -254,7 +254,7 @@ class Child:
             return
         if plan.waits_for is not None and self._run.progress:
             capture.tell("waiting", number=self.number, of=plan.waits_for)
-        patient = time.monotonic_ns() - self._armed_ns < _NO_STEP_S * 1e9
+        patient = monotonic_ns() - self._armed_ns < _NO_STEP_S * 1e9
         if self.number or patient or plan.by_time or plan.window.signal or self._run.kind == "library":
             return
         if plan.window.step_from == "auto":
@@ -299,7 +299,7 @@ class Child:
         if plan.phase is Phase.WARMING:
             return f"the window never opened: it was being warmed up when {ended}"
         if plan.by_time:
-            lasted = (time.monotonic_ns() - self._armed_ns) / 1e9
+            lasted = (monotonic_ns() - self._armed_ns) / 1e9
             ended = f"the program ended after {lasted:.1f} s{f' ({why})' if why else ''}"
             return f"the window never opened: it begins after {plan.skip_seconds:g} s, and {ended}"
         if self.number == 0 and plan.window.step_from != "auto":

@@ -11,15 +11,14 @@ from __future__ import annotations
 import ctypes
 import json
 import threading
-import time
 from _thread import start_new_thread
 from collections.abc import Callable
 from pathlib import Path
-from time import monotonic_ns, sleep
 from types import FunctionType
 from typing import Any
 
 from tracer.recording.inprocess import InProcessSampler
+from tracer.recording.realtime import monotonic, monotonic_ns, sleep
 from tracer.recording.sampler import OUTPUT, STATE
 from tracer.recording.session import Session
 
@@ -88,8 +87,8 @@ class Recorder:
         if not self._outside:
             return
         self._outside = False
-        until = time.monotonic() + _END_S
-        while not (state := self._state()).get("ended") and time.monotonic() < until:
+        until = monotonic() + _END_S
+        while not (state := self._state()).get("ended") and monotonic() < until:
             sleep(0.01)
         found = self._session.manifest["recorders"].setdefault(self.NAME, {"on": True, "saw": 0, "dropped": 0})
         found.update({key: state[key] for key in ("saw", "dropped", "note") if key in state})

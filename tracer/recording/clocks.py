@@ -24,9 +24,10 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from importlib import import_module
 from struct import Struct
-from types import CodeType, FrameType, MethodType
+from types import BuiltinFunctionType, CodeType, FrameType, MethodType
 from typing import Any
 
+from tracer.recording.realtime import monotonic_ns, time_ns
 from tracer.recording.session import Session
 
 _NAMES = ("time", "perf_counter", "monotonic", "process_time", "thread_time")
@@ -59,7 +60,7 @@ class _Clock:
 
 def _make_read(recorder: Recorder, clock: _Clock) -> Callable[[_Clock], float]:
     """The function in a clock's place. Everything it needs is local, since it runs in the user's timed loops."""
-    original, get_frame, now, local = clock.original, sys._getframe, time.monotonic_ns, recorder.local
+    original, get_frame, now, local = clock.original, sys._getframe, monotonic_ns, recorder.local
     is_user, ask, raw, keep = recorder.user.get, recorder.is_user, recorder.raw.append, recorder.kept.setdefault
     times, pack, number = recorder.times, (_WHOLE if clock.scale == 1 else _REAL).pack, clock.number
 
@@ -119,7 +120,7 @@ class Recorder:
         self.kept: dict[int, CodeType] = {}
         self._frames: dict[tuple[int, int, int], int] = {}
         self._clocks: list[_Clock] = []
-        self._replaced: list[tuple[Any, str, Any]] = []
+        self._replaced: list[tuple[Any, str, Any, Any]] = []  # owner, name, ours, original
         self._recorded: weakref.WeakKeyDictionary[Any, tuple[int, int]] = weakref.WeakKeyDictionary()
 
     def arm(self) -> None:
@@ -129,7 +130,9 @@ class Recorder:
         self._sink = self.session.sink(self.NAME)
         self.session.each_second(self.write)
         names = [name + suffix for name in _NAMES for suffix in ("", "_ns")]
-        self._clocks = [_Clock(self, name, number) for number, name in enumerate(names)]
+        # One that the program has replaced by a clock of its own tells no time of ours, and may return anything.
+        real = [name for name in names if isinstance(getattr(time, name), BuiltinFunctionType)]
+        self._clocks = [_Clock(self, name, number) for number, name in enumerate(real)]
         taken = {clock.original: clock.read for clock in self._clocks}
         self._replace_in(time, taken)
         self._replace_in(timeit, taken)
@@ -142,7 +145,7 @@ class Recorder:
         """Start to listen; CUDA events are wrapped once torch is there."""
         if not self._clocks:
             return
-        if "torch" in sys.modules and not any(name == "elapsed_time" for _, name, _ in self._replaced):
+        if "torch" in sys.modules and not any(name == "elapsed_time" for _, name, _, _ in self._replaced):
             self._wrap_events(sys.modules["torch"].cuda.Event)
         self.session.on_date = self.asked_for_date
         self.listening = True
@@ -159,8 +162,9 @@ class Recorder:
         """Give every name its own function back."""
         self.listening = False
         self.write()
-        for owner, name, original in reversed(self._replaced):
-            setattr(owner, name, original)
+        for owner, name, ours, original in reversed(self._replaced):
+            if vars(owner).get(name) is ours:  # else the program has put a clock of its own there
+                setattr(owner, name, original)
         self._replaced.clear()
         self._clocks.clear()
 
@@ -214,7 +218,7 @@ class Recorder:
             except TypeError:  # not hashable, so not a function
                 continue
             if ours is not None:
-                self._replaced.append((module, name, value))
+                self._replaced.append((module, name, ours, value))
                 setattr(module, name, ours)
 
     def _wrap_events(self, event: Any) -> None:
@@ -241,14 +245,14 @@ class Recorder:
             original = getattr(event, name)
             ours.__name__, ours.__qualname__ = original.__name__, original.__qualname__
             ours.__module__, ours.__doc__ = original.__module__, original.__doc__
-            self._replaced.append((event, name, original))
+            self._replaced.append((event, name, ours, original))
             setattr(event, name, ours)
 
     def recorded(self, event: Any, stream: Any) -> None:
         """Note when, and on which stream (its address; 0 is the default stream), an event was recorded."""
         cuda = sys.modules["torch"].cuda
         address = (stream if stream is not None else cuda.current_stream()).cuda_stream
-        self._recorded[event] = (time.monotonic_ns(), address)
+        self._recorded[event] = (monotonic_ns(), address)
 
     def elapsed(self, start: Any, end: Any, claimed_ms: float, frame: FrameType) -> None:
         """Note what `start.elapsed_time(end)` said; -1 if it raised."""
@@ -256,12 +260,12 @@ class Recorder:
         if begun is None or done is None or not self.is_user(frame.f_code):
             return
         claimed = -1 if claimed_ms < 0 else round(claimed_ms * 1e6)
-        row = ["elapsed", time.monotonic_ns(), threading.get_native_id(), claimed, begun[0], done[0], begun[1], done[1]]
+        row = ["elapsed", monotonic_ns(), threading.get_native_id(), claimed, begun[0], done[0], begun[1], done[1]]
         self._note(row, frame)
 
     def asked_for_date(self, frame: FrameType) -> None:
         """The program calls `datetime.now()`; the time that it is about to get is now."""
-        self._note(["read", time.monotonic_ns(), threading.get_native_id(), "datetime.now", time.time_ns()], frame)
+        self._note(["read", monotonic_ns(), threading.get_native_id(), "datetime.now", time_ns()], frame)
 
     def _note(self, row: list[Any], frame: FrameType) -> None:
         self.kept[id(frame.f_code)] = frame.f_code

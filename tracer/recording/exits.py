@@ -12,10 +12,11 @@ import ctypes
 import os
 import signal
 import threading
-import time
 from _thread import start_new_thread
 from collections.abc import Callable, Iterator
 from typing import Any
+
+from tracer.recording.realtime import sleep
 
 _SIGNALS = (signal.SIGTERM, signal.SIGHUP)
 _PATIENCE_S = 20.0  # torchrun kills what is still there 30 s after its SIGTERM
@@ -122,7 +123,7 @@ class Exits:
         """Finish, then die of the same signal; in any case die soon."""
 
         def die_anyway() -> None:
-            time.sleep(_PATIENCE_S)
+            sleep(_PATIENCE_S)
             ctypes.CDLL(None).signal(number, None)  # signal.signal is for the main thread, which hangs
             os.kill(os.getpid(), number)
 

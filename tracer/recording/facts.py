@@ -59,7 +59,11 @@ def _clean(value: str) -> str:
 
 def program(kind: str) -> dict[str, Any]:
     """How the program of this process was started."""
-    return {"kind": kind, "argv": clean_arguments(sys.orig_argv), "cwd": str(Path.cwd()), "exit_status": None}
+    try:
+        cwd = str(Path.cwd())
+    except OSError:  # it has been deleted
+        cwd = ""
+    return {"kind": kind, "argv": clean_arguments(sys.orig_argv), "cwd": cwd, "exit_status": None}
 
 
 def versions() -> dict[str, str]:

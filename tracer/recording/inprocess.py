@@ -13,10 +13,10 @@ import sys
 import threading
 from _thread import allocate_lock, get_ident, start_new_thread
 from collections import deque
-from time import monotonic_ns, sleep
 from types import CodeType, FrameType
 from typing import Any
 
+from tracer.recording.realtime import monotonic_ns, sleep
 from tracer.recording.stacks import OWN, FrameTable
 from tracer.recording.store import Sink
 

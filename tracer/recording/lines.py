@@ -22,11 +22,11 @@ import threading
 from _thread import allocate_lock, get_ident
 from collections.abc import Callable
 from datetime import datetime
-from time import monotonic_ns
 from types import BuiltinMethodType, CodeType, FunctionType, MethodType
 from typing import TYPE_CHECKING, Any
 
 from tracer.recording.linestacks import CHECK_AFTER, LIMIT, MONITORING, NO_LINE, PACKED, LineStacks, Thread, pack
+from tracer.recording.realtime import monotonic_ns
 from tracer.recording.stacks import FrameTable
 
 if TYPE_CHECKING:

@@ -7,10 +7,10 @@ import sys
 import threading
 from _thread import get_ident, get_native_id
 from collections import deque
-from time import monotonic_ns
 from types import CodeType, FrameType
 from typing import TYPE_CHECKING, Any
 
+from tracer.recording.realtime import monotonic_ns
 from tracer.recording.stacks import FrameTable
 
 if TYPE_CHECKING:

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import gc
 import sys
-import time
 from threading import get_native_id
 from typing import Any
 
+from tracer.recording.realtime import monotonic_ns
 from tracer.recording.session import Session
 
 _SHORT_NS = 50_000
@@ -69,11 +69,11 @@ class Recorder:
     def _heard(self, phase: str, info: dict[str, int]) -> None:
         thread = get_native_id()
         if phase == "start":
-            self._started[thread] = time.monotonic_ns()
+            self._started[thread] = monotonic_ns()
             return
         start = self._started.pop(thread, None)
         if start is not None and self._open and self.session.alive:
-            took = time.monotonic_ns() - start
+            took = monotonic_ns() - start
             if took >= _SHORT_NS:
                 self.saw += 1
                 self._sink.add(["pause", start, took, thread, "Python GC"])
@@ -85,7 +85,7 @@ class Recorder:
             return
         for device in range(torch.cuda.device_count()):
             stats = torch.cuda.memory_stats(device)
-            now = time.monotonic_ns()
+            now = monotonic_ns()
             for key, name in _COUNTERS.items():
                 if key in stats:
                     self._counters.add(["counter", now, name, device, float(stats[key])])

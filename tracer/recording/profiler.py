@@ -9,11 +9,13 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import gzip
 import json
 import os
 import tempfile
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -52,8 +54,9 @@ class Profiler:
 
     def prepare(self) -> None:
         """Warm up: buffers and callbacks are there, nothing is recorded."""
-        with _without(_WRONG_THREAD):
+        with _without(_WRONG_THREAD), _quiet():
             self.inner._prepare_trace()
+        _spare_children()
 
     def start(self) -> None:
         """Record from here on."""
@@ -127,6 +130,7 @@ class Profiler:
         plain = folder / ".kineto.json"
         if self.inner.kineto_results is None:
             raise RuntimeError(self.failed or "the profiler gave no results")
+        plain.touch()  # where nothing can be written, Kineto would say so on the program's stderr
         try:
             self.inner.kineto_results.save(str(plain))
             return compress(plain, folder / FILE)
@@ -144,7 +148,7 @@ def compress(plain: Path, path: Path) -> str:
         file.seek(0)
         part = path.with_name(f".{path.name}.part")
         try:
-            with gzip.open(part, "wb", compresslevel=2) as packed:
+            with gzip.GzipFile(part, "wb", compresslevel=2, mtime=0) as packed:
                 while piece := file.read(_PIECE):
                     packed.write(piece)
             part.replace(path)
@@ -152,6 +156,36 @@ def compress(plain: Path, path: Path) -> str:
             part.unlink(missing_ok=True)
             raise
     return path.name
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Where the program has cleared its environment, Kineto would tell of its own doings on its stderr."""
+    if "KINETO_LOG_LEVEL" in os.environ:
+        yield
+        return
+    os.putenv("KINETO_LOG_LEVEL", "6")  # for the library alone: os.environ stays as it is
+    try:
+        yield
+    finally:
+        os.unsetenv("KINETO_LOG_LEVEL")
+
+
+@cache
+def _spare_children() -> None:
+    """Have children that are forked from now on end without C++ destructors: what they have flushed is all they leave.
+
+    Kineto's wait for ever for a thread that a child lacks, and crash on a session that was open at the fork.
+    """
+    libc = ctypes.CDLL(None)
+    leave, flush = (ctypes.cast(call, ctypes.c_void_p) for call in (libc._exit, libc.fflush))
+    on_exit, at_exit = libc.on_exit, libc["__cxa_atexit"]
+
+    def forked() -> None:  # what is registered last is called first
+        on_exit(leave, None)  # with the status
+        at_exit(flush, None, None)
+
+    os.register_at_fork(after_in_child=forked)
 
 
 def _experimental(record: config.Record) -> Any:
@@ -176,12 +210,12 @@ def _without(words: bytes) -> Iterator[None]:
         return
     with contextlib.ExitStack() as stack:
         try:
-            held = stack.enter_context(tempfile.TemporaryFile())
             stderr = os.dup(2)
+            stack.callback(os.close, stderr)
+            held = stack.enter_context(tempfile.TemporaryFile())
         except OSError:  # the program has closed it, or the disk is full: nothing to keep it off, or nowhere to
             yield
             return
-        stack.callback(os.close, stderr)
         os.dup2(held.fileno(), 2)
         try:
             yield

@@ -10,13 +10,13 @@ import atexit
 import os
 import random
 import sys
-import time
 from pathlib import Path
 from threading import get_ident
 from typing import Any
 
 import msgspec
 
+from tracer.recording.realtime import perf_counter_ns
 from tracer.recording.steps import RANKS, StepHooks
 from tracer.recording.value_store import Store
 from tracer.recording.values import RANGE, Override
@@ -146,14 +146,14 @@ class _Child:
         if self.override is not None:
             self.override.start()
         self._measuring = True
-        self._began_ns = time.perf_counter_ns()
+        self._began_ns = perf_counter_ns()
 
     def _end(self, steps: int) -> None:
         if self.override is not None:
             self.override.active = False
         self._settle()
         result, torch = self.result, self.torch
-        result.total_ns = time.perf_counter_ns() - self._began_ns
+        result.total_ns = perf_counter_ns() - self._began_ns
         result.steps = steps
         result.steps_seen = self.number
         self._measuring, self._done = False, True
@@ -188,7 +188,7 @@ class _Child:
         if self._measuring:
             self._end(1 if self.task.whole else max(self.number - self.task.skip - 1, 0))
         else:
-            self._began_ns = time.perf_counter_ns()
+            self._began_ns = perf_counter_ns()
             self._end(0)
 
     _pid = os.getpid()

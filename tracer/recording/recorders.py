@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import importlib
-from time import monotonic_ns
 from typing import Any
 
+from tracer.recording.realtime import monotonic_ns
 from tracer.recording.session import Session
 
 # Modules here that have a `Recorder`, in the order in which they open; they close the other way round.

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import os
 import re
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Protocol
 
 from tracer.recording.profiler import FILE, compress
+from tracer.recording.realtime import monotonic_ns
 from tracer.recording.steps import Noting
 from tracer.recording.store import write_whole
 
@@ -106,13 +106,13 @@ class Rivals:
 
     def _theirs_starts(self, profiler: Any) -> None:
         if not self._is_ours(profiler):
-            self._started = (time.monotonic_ns(), self._events.number)
+            self._started = (monotonic_ns(), self._events.number)
             self._events.theirs(running=True)
 
     def _theirs_ended(self) -> None:
         if self._running:
             self._ended = self._running.pop()
-            self.last = (self._started[0], time.monotonic_ns(), self._started[1], self._events.number)
+            self.last = (self._started[0], monotonic_ns(), self._started[1], self._events.number)
             self._copy = None
             self._events.theirs(running=False)
 

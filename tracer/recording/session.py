@@ -11,7 +11,6 @@ import os
 import site
 import sys
 import sysconfig
-import time
 from _thread import allocate_lock, start_new_thread
 from collections.abc import Callable
 from pathlib import Path
@@ -19,6 +18,7 @@ from types import FrameType
 from typing import Any, Protocol
 
 from tracer import config
+from tracer.recording.realtime import monotonic_ns, sleep, time_ns
 from tracer.recording.store import Sink, write_json
 
 _OWN = str(Path(__file__).resolve().parents[1]) + os.sep
@@ -105,7 +105,7 @@ class Session:
 
     def _work(self) -> None:
         while self._running and self.alive:
-            time.sleep(_TICK_S)
+            sleep(_TICK_S)
             if self._running and self.alive:
                 self.mark()
                 self.flush()
@@ -161,9 +161,9 @@ def read_clocks(tries: int = 5) -> tuple[int, int, int]:
     """Monotonic and unix nanoseconds of one moment, and how far they may be apart."""
     best = (0, 0, 1 << 62)
     for _ in range(tries):
-        before = time.monotonic_ns()
-        unix = time.time_ns()
-        after = time.monotonic_ns()
+        before = monotonic_ns()
+        unix = time_ns()
+        after = monotonic_ns()
         if after - before < best[2]:
             best = ((before + after) // 2, unix, after - before)
     return best[0], best[1], (best[2] + 1) // 2
@@ -189,5 +189,8 @@ def is_user_file(filename: str, also: list[str]) -> bool:
         return filename.startswith(_TYPED)
     if any(part in filename for part in ("site-packages", "dist-packages", *_GENERATED)):
         return False
-    path = str(Path(filename).absolute())
+    try:
+        path = str(Path(filename).absolute())
+    except FileNotFoundError:  # a relative name, and the working folder has been deleted
+        path = filename
     return not path.startswith(_OWN) and not path.startswith(_ROOTS)

@@ -11,10 +11,10 @@ import ctypes
 import os
 import sys
 import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 
+from tracer.recording.realtime import sleep
 from tracer.recording.window import Plan
 
 _FILE = "stop"
@@ -70,7 +70,7 @@ class Stopping:
         if self._on:
             main = ctypes.c_ulong(threading.main_thread().ident or 0)
             ctypes.pythonapi.PyThreadState_SetAsyncExc(main, ctypes.py_object(SystemExit))
-            time.sleep(_PATIENCE_S)
+            sleep(_PATIENCE_S)
             leave()
 
 

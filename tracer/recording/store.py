@@ -6,6 +6,7 @@ may harm the program: a full disk stops the file, and the manifest says how much
 
 from __future__ import annotations
 
+import fcntl
 import os
 from _thread import allocate_lock
 from collections import deque
@@ -28,6 +29,7 @@ class Sink:
         self._rows: deque[list[Any]] = deque()
         self._lock = allocate_lock()
         self._fd = -1
+        self._file = (-1, -1)  # device and inode behind it
         self.add: Callable[[list[Any]], None] = self._rows.append
         self.written = 0  # rows
         self.dropped = 0  # rows
@@ -39,8 +41,9 @@ class Sink:
             while self._rows and not self.error:
                 rows = [self._rows.popleft() for _ in range(min(len(self._rows), _ROWS_IN_A_CHUNK))]
                 try:
-                    if self._fd < 0:
-                        self._fd = os.open(self._path(), os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+                    if not self._is_ours():
+                        self._fd = open_apart(self._path())
+                        self._file = _behind(self._fd)
                     append_chunk(self._fd, rows)
                     self.written += len(rows)
                 except OSError as error:
@@ -50,14 +53,21 @@ class Sink:
                 self.dropped += len(self._rows)
                 self._rows.clear()
 
+    def _is_ours(self) -> bool:
+        """Whether the number still stands for our file: a program that closes all it has gives it to its next one."""
+        try:
+            return self._fd >= 0 and _behind(self._fd) == self._file
+        except OSError:
+            return False
+
     def close(self) -> None:
         """Write the rest and let go of the file; rows that come later are dropped."""
         self.add = _drop
         self.flush()
         with self._lock:
-            if self._fd >= 0:
+            if self._is_ours():
                 os.close(self._fd)
-                self._fd = -1
+            self._fd = -1
 
     def forget(self) -> None:
         """Write nothing more: this is a forked child, and the file is its parent's."""
@@ -65,6 +75,22 @@ class Sink:
         self._rows.clear()
         self.add = _drop
         self.error = "forked"
+
+
+def open_apart(path: Path) -> int:
+    """Open a file to append to, never as 0 to 2: a program that closed its stdout must not print into it."""
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+    if fd > 2:
+        return fd
+    try:
+        return fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 3)
+    finally:
+        os.close(fd)
+
+
+def _behind(fd: int) -> tuple[int, int]:
+    found = os.fstat(fd)
+    return found.st_dev, found.st_ino
 
 
 def _drop(row: list[Any]) -> None:

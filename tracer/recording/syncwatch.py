@@ -24,10 +24,10 @@ import sys
 import threading
 import warnings
 from collections.abc import Callable
-from time import monotonic_ns
 from types import FrameType
 from typing import Any
 
+from tracer.recording.realtime import monotonic_ns
 from tracer.recording.warnguard import WarnGuard, program_action
 
 SYNC = "called a synchronizing CUDA operation"
