@@ -116,6 +116,37 @@ def test_sampled_python_stacks_are_read(tmp_path):
     assert (trace.names[trace.frames.file[leaf]], trace.frames.line[leaf]) == ("/me/train.py", 12)
 
 
+def test_what_nsight_systems_warns_of_is_told(tmp_path):
+    path = tmp_path / "a.sqlite"
+    path.write_bytes(make_sqlite())
+    with closing(sqlite3.connect(path)) as database:
+        database.execute("CREATE TABLE DIAGNOSTIC_EVENT (timestamp, timestampType, source, severity, text, globalPid)")
+        said = [(1, "Profiling has started."), (2, "Not all CUDA events might have been collected."), (3, "bad\nend")]
+        database.executemany("INSERT INTO DIAGNOSTIC_EVENT (severity, text) VALUES (?, ?)", [*said, said[1]])
+        database.commit()
+
+    trace = load(path)
+
+    assert [(loss.what, loss.count) for loss in trace.losses] == [
+        ("Nsight Systems warns: Not all CUDA events might have been collected.", 2),
+        ("Nsight Systems warns: bad end", 1),
+    ]
+
+
+def test_a_kernel_without_a_readable_name_has_its_short_one(tmp_path):
+    path = tmp_path / "a.sqlite"
+    path.write_bytes(make_sqlite())
+    with closing(sqlite3.connect(path)) as database:
+        database.execute("ALTER TABLE CUPTI_ACTIVITY_KIND_KERNEL ADD COLUMN shortName")
+        database.execute("INSERT INTO StringIds (id, value) VALUES (77, 'short')")
+        database.execute("UPDATE CUPTI_ACTIVITY_KIND_KERNEL SET shortName = 77, demangledName = NULL")
+        database.commit()
+
+    trace = load(path)
+
+    assert [trace.names[name] for name in trace.spans.name[trace.spans.kind == Kind.KERNEL]] == ["short"]
+
+
 def test_another_database_is_refused(tmp_path):
     path = tmp_path / "a.sqlite"
     with closing(sqlite3.connect(path)) as database:

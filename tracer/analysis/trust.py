@@ -337,7 +337,8 @@ def _of_samples(trace: Trace, limits: list[str]) -> None:
     error, offset = (trace.meta.get(f"recorder.samples.{key}", "") for key in ("clock_error_ns", "offset_ns"))
     if count and error.isdigit():
         how = (
-            f" (their clock began {show_ns(int(offset))} after the trace's, by functions that both saw)"
+            f" (their clock began {show_ns(abs(int(offset)))} {'after' if int(offset) >= 0 else 'before'} the trace's, "
+            "by functions that both saw)"
             if offset
             else ""
         )

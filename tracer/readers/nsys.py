@@ -24,6 +24,7 @@ from tracer.trace import NONE, Ids, Ints, Kind, Loss, OpDetails, Samples, Trace,
 
 _MAGIC = b"SQLite format 3\0"
 _FIX = "export it again: nsys export --type sqlite REPORT.nsys-rep"
+_MOST_WARNINGS = 8
 _RANGES = (59, 60, 70, 71)  # push/pop and start/end ranges of NVTX
 
 
@@ -82,6 +83,7 @@ class _Export:
         self._read_ranges()
         self._read_overhead()
         self._read_samples()
+        self._read_diagnostics()
 
     def _rows(self, table: str, *wanted: str) -> Ints:
         """Columns of integers, NONE where there is no value or no such column; empty without the table."""
@@ -159,9 +161,12 @@ class _Export:
 
     def _read_kernels(self) -> None:
         wanted = ("start", "end", "globalPid", "deviceId", "streamId", "correlationId", "demangledName", "graphNodeId")
+        others = ("shortName", "mangledName")  # of kernels without a readable one
         sizes = ("gridX", "gridY", "gridZ", "blockX", "blockY", "blockZ")
-        found = self._rows("CUPTI_ACTIVITY_KIND_KERNEL", *wanted, *sizes)
+        found = self._rows("CUPTI_ACTIVITY_KIND_KERNEL", *wanted, *sizes, *others)
         start, end, pid, device, stream, corr, name, node = found[:8]
+        for other in found[14:]:
+            name = np.where(np.isin(name, list(self._strings)), name, other)
         track = self._streams(pid, device, stream)
         rows = self._add(start, end, kind=Kind.KERNEL, name=self._names(name), track=track, corr=corr)
         self._add_work(rows, node, grid=self._sizes(found[8:11]), block=self._sizes(found[11:14]))
@@ -263,6 +268,15 @@ class _Export:
         for table in ("CUPTI_ACTIVITY_KIND_OVERHEAD", "PROFILER_OVERHEAD"):
             start, end, thread, name = self._rows(table, "start", "end", "globalTid", "nameId")
             self._add(start, end, kind=Kind.OVERHEAD, name=self._names(name), track=self._threads(thread))
+
+    def _read_diagnostics(self) -> None:
+        """What Nsight Systems itself warned of while it recorded: events that were not collected, and the like."""
+        if not {"text", "severity"} <= self._columns.get("DIAGNOSTIC_EVENT", set()):
+            return
+        said = "SELECT text, COUNT(*) FROM DIAGNOSTIC_EVENT WHERE severity IN (2, 3) GROUP BY text ORDER BY MIN(rowid)"
+        for text, count in self._database.execute(f"{said} LIMIT {_MOST_WARNINGS}"):
+            first = " ".join(str(text).split())[:200]
+            self._builder.losses.append(Loss(f"Nsight Systems warns: {first}", count=count))
 
     def _read_samples(self) -> None:
         """Sampled stacks that have Python frames in them; only those frames are kept."""
