@@ -15,8 +15,6 @@ import sys
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 
-from tracer.analysis.clock_names import with_plain_clocks
-
 CLOCKS = frozenset(
     f"{name}{suffix}"
     for name in ("time", "perf_counter", "monotonic", "process_time", "thread_time", "default_timer")
@@ -107,10 +105,9 @@ def value_names(node: ast.AST) -> Iterator[str]:
 
 
 class Calls:
-    """What the text of one file says about its calls."""
+    """What the text of one file, with its clocks by their plain names, says about its calls."""
 
     def __init__(self, tree: ast.Module) -> None:
-        with_plain_clocks(tree, CLOCKS)
         nodes = list(ast.walk(tree))
         self.classes = {node.name: node for node in nodes if isinstance(node, ast.ClassDef)}
         self.functions = {node.name: node for node in nodes if isinstance(node, Function)}

@@ -216,7 +216,7 @@ class Scope:
                 self.timers.wait_for(self._key(owner))
         elif python_timeit(node):
             self._timeit(node)
-        elif self.calls.waits(node) or self.names.downloads(node) or ast.unparse(node.func) in self.waiting_arguments:
+        elif self.calls.waits(node) or self.names.downloads(node) or (owner is None and name in self.waiting_arguments):
             if name in ("cpu", "item", "tolist", "numpy", "to"):  # a copy is work, too
                 self.timers.launch()
             self.timers.wait()
@@ -262,7 +262,10 @@ class Scope:
         self.timers.subtract(kept, end, self.name, collected=self.collecting, deadline=self.comparing)
 
     def _key(self, node: ast.AST) -> str:
-        text = ast.unparse(node)
+        """What a clock's value is kept under: a name, an attribute, an element; '' for anything else."""
+        if not isinstance(node, ast.Name | ast.Attribute | ast.Subscript):
+            return ""
+        text = node.id if isinstance(node, ast.Name) else ast.unparse(node)
         if self.receiver and text.startswith("self."):
             return self.receiver + text[4:]
         return self.prefix + text

@@ -10,13 +10,17 @@ import ast
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+from tracer.analysis.clock_names import with_plain_clocks
 from tracer.analysis.open_timers import SourceTimer
-from tracer.analysis.source_calls import Calls, Function, Read, is_clock, read_of
+from tracer.analysis.source_calls import CLOCKS, Calls, Function, Read, called, is_clock, read_of
 from tracer.analysis.source_scope import Scope
 
 
 def find_timers(tree: ast.Module) -> list[SourceTimer]:
     """All timers of a file, in the order of their ends; one for each pair of places, the worst of its uses."""
+    with_plain_clocks(tree, CLOCKS)
+    if not any(map(_times, ast.walk(tree))):
+        return []
     calls = Calls(tree)
     found: dict[tuple[Read, Read], SourceTimer] = {}
     tensors: set[str] = set()  # of the module, which comes first and whose names its functions see
@@ -57,6 +61,10 @@ def find_pairs(tree: ast.Module) -> list[Pair]:
                 name = node.right.attr
                 pairs += [Pair(start, end, name, True) for start in kept.get(name, ())]
     return pairs
+
+
+def _times(node: ast.AST) -> bool:
+    return is_clock(node) or (isinstance(node, ast.Call) and called(node) in ("elapsed_time", "timeit", "repeat"))
 
 
 def _worse(one: SourceTimer, other: SourceTimer) -> SourceTimer:
