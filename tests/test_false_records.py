@@ -290,6 +290,16 @@ def test_a_gap_with_a_dropped_kernel_in_it_has_no_cause_even_if_the_host_was_lat
     assert "idle time in which the missing work may have run has no cause" in limits_of(trace)
 
 
+def test_a_second_list_of_events_is_told(read):
+    one, other = (write(launch(at, 1, at + 10_000, MS)).decode() for at in (0, 5 * MS))
+
+    trace = read(f"{one[:-1]}, {other[1:]}".encode())
+
+    assert len(find_launches(trace)) == 1
+    assert [loss.what for loss in trace.losses] == ["a second list of events in the same file, left out"]
+    assert trace.meta["complete"] == "false"
+
+
 # -- values -------------------------------------------------------------------------------
 
 
@@ -400,6 +410,7 @@ def test_kernels_early_by_the_clock_do_not_look_as_if_every_launch_waited():
         return is_blocking(trace, find_launches(trace))
 
     assert of(0)
+    assert not of(10)
     assert not of(392)
 
 
@@ -438,3 +449,10 @@ def test_a_clock_of_a_rank_that_runs_ahead_is_told_by_the_ends_of_collectives():
     assert "clock of rank" not in of(0)
     assert "the clock of rank 1 is 7.00 ms ahead of that of rank 0" in of(7_000)
     assert "the clock of rank 1 is 7.00 ms behind that of rank 0" in of(-7_000)
+
+
+def test_collectives_that_are_missing_on_one_rank_are_told():
+    rows = [(Kind.KERNEL, "ncclDevKernel_AllReduce", GPU, 1_000 * n, 1_000 * n + 900, n + 1) for n in range(4)]
+    rows += [(Kind.KERNEL, "ncclDevKernel_AllReduce", GPU_R1, 1_000 * n, 1_000 * n + 900, n + 1) for n in range(3)]
+
+    assert "different numbers of collectives (rank 0: 4, rank 1: 3)" in limits_of(make_timeline(*rows))

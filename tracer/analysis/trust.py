@@ -244,7 +244,13 @@ def _of_rank_clocks(trace: Trace, limits: list[str]) -> None:
     named = np.array(["nccl" in name.lower() or "rccl" in name.lower() for name in trace.names] or [False])
     rows = np.flatnonzero((spans.kind == Kind.KERNEL) & named[spans.name])
     ranks, counts = np.unique(of_track[spans.track[rows]], return_counts=True)
-    if len(ranks) < 2 or len(set(counts.tolist())) > 1:
+    if len(ranks) < 2:
+        return
+    if len(set(counts.tolist())) > 1:
+        told = ", ".join(f"rank {rank}: {count}" for rank, count in zip(ranks.tolist(), counts.tolist(), strict=True))
+        limits.append(
+            f"ranks have different numbers of collectives ({told}): which rank waits for which cannot be told"
+        )
         return
     ends = np.stack([spans.end_ns[rows[of_track[spans.track[rows]] == rank]] for rank in ranks])
     off = ends - ends[0]

@@ -8,7 +8,7 @@ from tracer.analysis.calls import Does, captured, what_calls_do
 from tracer.analysis.held import outermost_op
 from tracer.analysis.intervals import covered, length
 from tracer.analysis.launches import Launches, busy, find_devices, lead, queue_depth
-from tracer.analysis.trust import SKEW_NS, Trust
+from tracer.analysis.trust import Trust
 from tracer.results import Device, Hot, Launching, Spread
 from tracer.trace import NONE, Ids, Ints, Kind, Trace
 
@@ -114,6 +114,8 @@ def is_blocking(trace: Trace, launches: Launches) -> bool:
     spans = trace.spans
     kernels = spans.kind[launches.work] == Kind.KERNEL
     call, work = launches.call[kernels], launches.work[kernels]
-    if len(call) < 20 or launches.delay_ns.min() < -SKEW_NS:  # clocks that disagree tell nothing of this
+    if len(call) < 20:
         return False
-    return bool(np.mean(spans.end_ns[call] >= spans.end_ns[work]) > 0.9)
+    # Where the GPU's clock is early, kernels end before their call without having been waited for.
+    within = (spans.start_ns[call] <= spans.start_ns[work]) & (spans.end_ns[work] <= spans.end_ns[call])
+    return bool(np.mean(within) > 0.9)

@@ -30,6 +30,7 @@ _KEYS = re.compile(rb'"(baseTimeNanoseconds|displayTimeUnit|traceName|rank|world
 NOT_CLOSED = "the list of events is not closed: the file may have been cut off"
 NO_HEAD = "what stands before the events is no JSON, left out"
 NO_TAIL = "what stands after the events is no JSON, left out"
+SECOND_LIST = "a second list of events in the same file, left out"
 WHAT_IS = "give a trace of torch.profiler (.json, .json.gz, .json.zst), an Nsight Systems .sqlite or a recording"
 
 
@@ -133,6 +134,8 @@ class Framer:
         if tail is None:
             self._damage.add(NO_TAIL, self._offset)
             tail = _known_keys(self._buffer)
+        if tail.pop("traceEvents", None):
+            self._damage.add(SECOND_LIST, self._offset)
         self.keys |= tail
 
 
