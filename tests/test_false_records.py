@@ -414,6 +414,24 @@ def test_kernels_early_by_the_clock_do_not_look_as_if_every_launch_waited():
     assert not of(392)
 
 
+def test_causes_of_idle_time_are_looked_for_on_the_hosts_clock():
+    def causes(early_us):
+        rows = []
+        for n in range(4):
+            at = 2_000 * n
+            rows += [(Kind.CALL, "cudaLaunchKernel", CPU, at + 10, at + 15, 2 * n + 1)]
+            rows += [(Kind.KERNEL, "gemm", GPU, at + 10 - early_us, at + 1_000 - early_us, 2 * n + 1)]
+            rows += [(Kind.CALL, "cudaStreamSynchronize", CPU, at + 20, at + 1_005, 50 + n)]
+            rows += [(Kind.OP, "aten::sort", CPU, at + 1_005, at + 1_905)]
+        trace = make_timeline(*rows)
+        launches = find_launches(trace)
+        idle = find_idle(trace, launches, find_stalls(trace, launches))
+        found = idle.take(~np.isin(idle.cause, [CAUSES.index("head"), CAUSES.index("tail")]))
+        return found.cause.tolist(), (found.start_ns + early_us * US).tolist(), found.dur_ns.tolist()
+
+    assert causes(0) == causes(700) == causes(25_000)
+
+
 @pytest.mark.parametrize("wait", ["copy", "device"])
 def test_work_that_outlasts_its_wait_is_a_clock_that_is_late(wait):
     def of(late_us):

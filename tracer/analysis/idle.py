@@ -25,6 +25,7 @@ most; then the others that feed it. Of several causes at one moment it is the fi
    another operator: libraries set themselves up then (`load.library`);
 8. operators, calls and the Python between them (`launch.bound`).
 
+The causes are looked for after the correction of clocks that disagree.
 What no thread of the trace can answer for is `unknown`, and so is a gap where work that was launched
 in between has no record: it may have run then.
 """
@@ -38,7 +39,15 @@ import numpy as np
 from tracer.analysis.calls import Does, captured, what_calls_do
 from tracer.analysis.idle_layers import find_layers, named_parts, window_of
 from tracer.analysis.intervals import Union, clip, distinct, gaps, intersect, subtract, union
-from tracer.analysis.launches import Launches, busy, device_tracks, feeding_threads, find_devices, find_processes
+from tracer.analysis.launches import (
+    Launches,
+    busy,
+    device_tracks,
+    early_by,
+    feeding_threads,
+    find_devices,
+    find_processes,
+)
 from tracer.analysis.stalls import Stalls
 from tracer.trace import NONE, Bools, Ids, Ints, Table, Trace
 
@@ -113,35 +122,41 @@ def _of_device(trace: Trace, launches: Launches, stalls: Stalls, rank: int, devi
     opens, closes = opens[inner], closes[inner]
     if len(opens):
         work, order = _ending(trace, rank, device, closes)
+        early = early_by(trace, launches, rank, device)
+        opens, closes = opens + early, closes + early  # on the host's clock from here on
+
+        def add_here(cause: str, part: Union, track: int, stall: Ids | None = None) -> None:
+            add(cause, (part[0] - early, part[1] - early), track, stall)
+
         call = np.full(len(trace.spans), NONE, np.int32)
         call[launches.work] = launches.call
         calls = call[work]
         known = calls != NONE
         lost = known & _work_lost(trace, launches)[np.maximum(calls, 0)] & (closes - opens > _OWN_GAP_NS)
-        add("unknown", (opens[lost], closes[lost]), NONE)
+        add_here("unknown", (opens[lost], closes[lost]), NONE)
         work, opens, closes, calls, known = (column[~lost] for column in (work, opens, closes, calls, known))
         queued = known & (trace.spans.end_ns[np.maximum(calls, 0)] <= opens)
         short = closes - opens <= _OWN_GAP_NS
-        add("gpu.gap", (opens[queued & short], closes[queued & short]), NONE)
-        add("gpu.wait", (opens[queued & ~short], closes[queued & ~short]), NONE)
+        add_here("gpu.gap", (opens[queued & short], closes[queued & short]), NONE)
+        add_here("gpu.wait", (opens[queued & ~short], closes[queued & ~short]), NONE)
         feeds, main = feeding_threads(trace, launches, rank, device)
         if main == NONE:
             main = _any_thread(trace, order)
         caller = trace.spans.track[np.maximum(calls, 0)]
         thread = np.where(known & feeds[caller], caller, main)
-        rebuilt = _rebuilt(trace, launches, rank, device)
+        rebuilt = _rebuilt(trace, launches, rank, device, early)
         for track in distinct(thread[~queued]):
             chosen = (thread == track) & ~queued
             rest: Union = (opens[chosen], closes[chosen])
             if track == NONE:
-                add("unknown", rest, NONE)
+                add_here("unknown", rest, NONE)
                 continue
             others = [one for one in np.flatnonzero(feeds).tolist() if one != track]
             for one, layer in find_layers(trace, stalls, (opens, closes), rebuilt, [int(track), *others], device):
                 part, at = _overlap(rest, layer.starts, layer.ends)
-                add(layer.cause, part, one, None if layer.stall is None else layer.stall[at])
+                add_here(layer.cause, part, one, None if layer.stall is None else layer.stall[at])
                 rest = subtract(rest, union(layer.starts, layer.ends))
-            add("launch.bound", rest, int(track))
+            add_here("launch.bound", rest, int(track))
     idle = Idle.join(rows)
     idle = idle.take(np.argsort(idle.start_ns, kind="stable"))
     return _with_next_work(trace, idle, rank, device)
@@ -186,13 +201,13 @@ def _any_thread(trace: Trace, stream: int) -> int:
     return host[0] if host else NONE
 
 
-def _rebuilt(trace: Trace, launches: Launches, rank: int, device: int) -> Ints:
+def _rebuilt(trace: Trace, launches: Launches, rank: int, device: int, early_ns: int) -> Ints:
     """When the host was ahead of the device: starts of calls whose work found earlier work still running."""
     spans = trace.spans
     mine = device_tracks(trace, rank, device)[spans.track[launches.work]]
     call, work = launches.call[mine], launches.work[mine]
     reach = np.maximum.accumulate(spans.end_ns[work])
-    ahead = spans.end_ns[call][1:] < reach[:-1]
+    ahead = spans.end_ns[call][1:] < reach[:-1] + early_ns
     return np.sort(spans.start_ns[call][1:][ahead])
 
 

@@ -19,6 +19,7 @@ import numpy as np
 from tracer.analysis.intervals import Union, distinct, union
 from tracer.trace import NONE, Bools, Ids, Ints, Kind, Table, Trace
 
+SKEW_NS = 10_000  # clocks of host and GPU that differ by less are taken as equal
 _FEEDS = 0.1  # of a device's GPU time
 
 
@@ -91,23 +92,31 @@ def lead(trace: Trace, launches: Launches, rank: int, device: int) -> tuple[Ints
     spans = trace.spans
     mine = device_tracks(trace, rank, device)[spans.track[launches.work]]
     call, work = launches.call[mine], launches.work[mine]
-    queued = np.minimum(spans.end_ns[call], spans.start_ns[work])
-    times = distinct(np.concatenate((queued, spans.start_ns[work], spans.end_ns[work])))
+    starts, ends = (column[work] + early_by(trace, launches, rank, device) for column in (spans.start_ns, spans.end_ns))
+    times = distinct(np.concatenate((np.minimum(spans.end_ns[call], starts), starts, ends)))
     return times, lead_at(trace, launches, rank, device, times)
 
 
 def lead_at(trace: Trace, launches: Launches, rank: int, device: int, time_ns: Ints) -> Ints:
-    """The lead at any moments."""
+    """The lead at any moments of the host's clock."""
     spans = trace.spans
     mine = device_tracks(trace, rank, device)[spans.track[launches.work]]
     call, work = launches.call[mine], launches.work[mine]
-    queued = np.minimum(spans.end_ns[call], spans.start_ns[work])
+    early = early_by(trace, launches, rank, device)
+    queued = np.minimum(spans.end_ns[call], spans.start_ns[work] + early)
     order = np.argsort(queued, kind="stable")
     added = np.concatenate(([0], np.cumsum(spans.dur_ns[work][order])))
     launched = added[np.searchsorted(queued[order], time_ns, "right")]
-    starts, ends = np.sort(spans.start_ns[work]), np.sort(spans.end_ns[work])
+    starts, ends = np.sort(spans.start_ns[work]) + early, np.sort(spans.end_ns[work]) + early
     ahead: Ints = launched - (_elapsed(starts, time_ns) - _elapsed(ends, time_ns))
     return ahead
+
+
+def early_by(trace: Trace, launches: Launches, rank: int, device: int) -> int:
+    """By how much a device's clock is early, at least: no work starts before its launch."""
+    delays = launches.delay_ns[device_tracks(trace, rank, device)[trace.spans.track[launches.work]]]
+    early = -int(delays.min(initial=0))
+    return early if early >= SKEW_NS else 0
 
 
 def busy(trace: Trace, rank: int, device: int) -> Union:

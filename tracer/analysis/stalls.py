@@ -20,7 +20,7 @@ import numpy as np
 
 from tracer.analysis.calls import Does, what_calls_do
 from tracer.analysis.held import COPY_HELD_NS, LAUNCH_HELD_NS, held_calls, outermost_op, with_driver_waits
-from tracer.analysis.launches import Launches, find_devices, lead_at, process_keys
+from tracer.analysis.launches import Launches, early_by, find_devices, lead_at, process_keys
 from tracer.trace import NONE, Bytes, Ids, Ints, Kind, Table, Trace
 
 _CLOCK_NS = 5_000
@@ -168,9 +168,10 @@ def _what_was_lost(
         streams = np.array([t.rank == rank and t.device == one for t in trace.tracks])
         work = np.flatnonzero(trace.is_work & streams[spans.track])
         work = work[np.argsort(spans.end_ns[work], kind="stable")]
-        at = np.searchsorted(spans.end_ns[work], end[mine] + _CLOCK_NS, "right") - 1
+        early = early_by(trace, launches, rank, one)
+        at = np.searchsorted(spans.end_ns[work] + early, end[mine] + _CLOCK_NS, "right") - 1
         found = work[np.maximum(at, 0)]
-        waited = (at >= 0) & (spans.end_ns[found] > start[mine])
+        waited = (at >= 0) & (spans.end_ns[found] + early > start[mine])
         last[mine[waited]] = found[waited]
     return lost, last
 

@@ -16,12 +16,11 @@ import numpy as np
 from tracer.analysis.calls import WAITS, Does, captured, what_calls_do
 from tracer.analysis.idle import named_parts, window_of
 from tracer.analysis.intervals import length, union
-from tracer.analysis.launches import Launches, find_processes
+from tracer.analysis.launches import SKEW_NS, Launches, find_processes
 from tracer.analysis.stalls import copies_before
 from tracer.trace import NONE, Bools, Bytes, Ints, Kind, Trace
 from tracer.units import show_ns
 
-SKEW_NS = 10_000  # clocks of host and GPU that differ by less are taken as equal
 _FEW = 0.01  # share of orphans that is no reason for doubt
 _FEW_SAMPLES = 30
 _COARSE_NS = 1_000_000
@@ -184,16 +183,16 @@ def _of_clocks(trace: Trace, launches: Launches, does: Bytes, limits: list[str])
     late = _outlasts(trace, launches, does)
     if shift >= SKEW_NS:
         text = f"{int(early.sum())} of {len(launches)} pieces of GPU work start before their launch"
-        how = "by at least"
+        how, given = "by at least", "launch delays and causes of idle time"
     elif len(late) and np.mean(late >= SKEW_NS) > 0.5:
         shift = -int(late.max())
         text = f"{int(np.sum(late > 0))} of {len(late)} waits of the host end before the work that they wait for"
-        how = "back by at least"
+        how, given = "back by at least", "launch delays"
     else:
         return 0
     limits.append(
         f"{text}: the clocks of host and GPU disagree, GPU times must move {how} {_us(abs(shift))}; "
-        "launch delays are given after that correction"
+        f"{given} are given after that correction"
     )
     return shift
 
