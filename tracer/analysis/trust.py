@@ -13,18 +13,16 @@ from itertools import pairwise
 
 import numpy as np
 
+from tracer.analysis import trust_clocks
 from tracer.analysis.calls import WAITS, Does, captured, what_calls_do
 from tracer.analysis.idle import named_parts, window_of
 from tracer.analysis.intervals import length, union
-from tracer.analysis.launches import SKEW_NS, Launches, find_processes
-from tracer.analysis.stalls import copies_before
+from tracer.analysis.launches import Launches
 from tracer.trace import NONE, Bools, Bytes, Ints, Kind, Trace
 from tracer.units import show_ns
 
 _FEW = 0.01  # share of orphans that is no reason for doubt
 _FEW_SAMPLES = 30
-_COARSE_NS = 1_000_000
-_RANKS_APART_NS = 100_000
 _ENDS = 0.01  # of the window: where GPU work ends this close to its end, it goes on after it
 
 
@@ -54,7 +52,7 @@ def find_trust(trace: Trace, launches: Launches) -> Trust:
     complete = _of_reading(trace, limits)
     has_gpu = _of_gpu(trace, does, limits)
     window, orphans, whole = _of_launches(trace, launches, does, limits) if has_gpu else (window_of(trace), 0, True)
-    skew = _of_clocks(trace, launches, does, limits)
+    skew = trust_clocks.of_host_and_gpu(trace, launches, does, limits)
     unlaunched = int(np.sum(trace.is_work)) - len(launches)
     strange = unlaunched - int(np.sum(_nameless(trace)))
     if has_gpu and strange and np.any(trace.spans.kind == Kind.CALL):
@@ -65,8 +63,8 @@ def find_trust(trace: Trace, launches: Launches) -> Trust:
             "window or by a call that was not recorded"
         )
     _of_ranks(trace, limits)
-    _of_rank_clocks(trace, limits)
-    _of_stamps(trace, limits)
+    trust_clocks.of_ranks(trace, limits)
+    trust_clocks.of_stamps(trace, limits)
     _of_streams(trace, limits)
     _of_syncs(trace, does, limits)
     _of_places(trace, limits)
@@ -176,48 +174,6 @@ def _at_the_end(trace: Trace, launches: Launches, rows: Ints) -> Bools:
     return found
 
 
-def _of_clocks(trace: Trace, launches: Launches, does: Bytes, limits: list[str]) -> int:
-    """How far GPU times must move: forward where work starts before its launch, back where it outlasts its wait."""
-    early = launches.delay_ns < 0
-    shift = -int(launches.delay_ns.min(initial=0))
-    late = _outlasts(trace, launches, does)
-    if shift >= SKEW_NS:
-        text = f"{int(early.sum())} of {len(launches)} pieces of GPU work start before their launch"
-        how, given = "by at least", "launch delays and causes of idle time"
-    elif len(late) and np.mean(late >= SKEW_NS) > 0.5:
-        shift = -int(late.max())
-        text = f"{int(np.sum(late > 0))} of {len(late)} waits of the host end before the work that they wait for"
-        how, given = "back by at least", "launch delays"
-    else:
-        return 0
-    limits.append(
-        f"{text}: the clocks of host and GPU disagree, GPU times must move {how} {_us(abs(shift))}; "
-        f"{given} are given after that correction"
-    )
-    return shift
-
-
-def _outlasts(trace: Trace, launches: Launches, does: Bytes) -> Ints:
-    """By how much copies to the host end after the wait for them, and a device's work after the wait for the device."""
-    spans = trace.spans
-    rows = np.flatnonzero(does == Does.STREAM_WAIT).astype(np.int32)
-    copy = copies_before(trace, launches, does, rows)[0][1]
-    down = np.array(["DtoH" in name for name in trace.names] or [False])
-    known = (copy != NONE) & down[spans.name[np.maximum(copy, 0)]]
-    late = [spans.end_ns[copy[known]] - spans.end_ns[rows[known]]]
-    process = find_processes(trace)[spans.track]
-    order = np.argsort(launches.call, kind="stable")
-    for one in np.unique(process[does == Does.DEVICE_WAIT]).tolist():
-        waits = np.flatnonzero((does == Does.DEVICE_WAIT) & (process == one))
-        mine = order[process[launches.call[order]] == one]
-        device = spans.track[launches.work[mine]]
-        if len(mine) and len({trace.tracks[track].device for track in np.unique(device)}) == 1:
-            reach = np.maximum.accumulate(spans.end_ns[launches.work[mine]])
-            at = np.searchsorted(launches.call[mine], waits) - 1
-            late.append(reach[at[at >= 0]] - spans.end_ns[waits[at >= 0]])
-    return np.concatenate(late)
-
-
 def _of_ranks(trace: Trace, limits: list[str]) -> None:
     """Ranks of one job run at the same time."""
     of_track = np.array([track.rank for track in trace.tracks], np.int64)
@@ -233,47 +189,6 @@ def _of_ranks(trace: Trace, limits: list[str]) -> None:
         limits.append(
             "these files do not overlap in time: they are not ranks of one job, or their clocks differ (ranks "
             f"{ranks}); audit them one at a time, what is said of all together means nothing"
-        )
-
-
-def _of_rank_clocks(trace: Trace, limits: list[str]) -> None:
-    """The n-th collective of all ranks is the same one, and ends on all of them together."""
-    spans = trace.spans
-    of_track = np.array([track.rank for track in trace.tracks] or [0], np.int64)
-    named = np.array(["nccl" in name.lower() or "rccl" in name.lower() for name in trace.names] or [False])
-    rows = np.flatnonzero((spans.kind == Kind.KERNEL) & named[spans.name])
-    ranks, counts = np.unique(of_track[spans.track[rows]], return_counts=True)
-    if len(ranks) < 2:
-        return
-    if len(set(counts.tolist())) > 1:
-        told = ", ".join(f"rank {rank}: {count}" for rank, count in zip(ranks.tolist(), counts.tolist(), strict=True))
-        limits.append(
-            f"ranks have different numbers of collectives ({told}): which rank waits for which cannot be told"
-        )
-        return
-    ends = np.stack([spans.end_ns[rows[of_track[spans.track[rows]] == rank]] for rank in ranks])
-    off = ends - ends[0]
-    middle = np.median(off, axis=1).astype(np.int64)
-    steady = np.median(np.abs(off - middle[:, None]), axis=1) < np.abs(middle) / 10
-    for rank, ns in zip(ranks[steady].tolist(), middle[steady].tolist(), strict=True):
-        if abs(ns) >= _RANKS_APART_NS:
-            limits.append(
-                f"the clock of rank {rank} is {show_ns(abs(ns))} {'ahead of' if ns > 0 else 'behind'} that of rank "
-                f"{ranks[0]}, by the ends of their collectives: times of different ranks are compared without that "
-                "correction"
-            )
-
-
-def _of_stamps(trace: Trace, limits: list[str]) -> None:
-    """Durations with more digits than starts: the stamps were too large for whoever wrote them."""
-    starts, durations = trace.spans.start_ns, trace.spans.dur_ns
-    if len(starts) < 10:
-        return
-    step, fine = int(np.gcd.reduce(starts - starts[0])), int(np.gcd.reduce(durations))
-    if (step == 0 and fine) or (step >= _COARSE_NS and fine < step):
-        limits.append(
-            f"all events start {f'at multiples of {show_ns(step)}' if step else 'at the same moment'}: their stamps "
-            "lost digits where the file was written, and times that are shorter mean nothing"
         )
 
 
@@ -359,7 +274,3 @@ def _of_compilation(trace: Trace, limits: list[str]) -> None:
 
 def _all_compiling(trace: Trace) -> tuple[Ints, Ints]:
     return named_parts(trace, "compile.jit")
-
-
-def _us(ns: int) -> str:
-    return f"{ns / 1000:.0f} us"
