@@ -44,6 +44,10 @@ class Open:
     before: frozenset[str] = frozenset()  # calls that may have left work behind, if they were GPU work at all
     excused: bool = False  # it runs over a loop that waits in each turn
 
+    def settle(self) -> None:
+        """What ran at its start is no matter."""
+        self.clean, self.before = True, frozenset()
+
 
 class OpenTimers:
     """Clock reads by the names that keep them, events by theirs, and the timers that have ended."""
@@ -91,7 +95,8 @@ class OpenTimers:
         for timer in self.running():
             timer.launches += 1
             timer.waited = timer.excused
-            timer.clean &= not call or call not in timer.before  # the same was called just before, to warm up
+            if call in timer.before and call and not timer.excused:  # the same was called just before, to warm up
+                timer.clean = False
 
     def record(self, event: str, read: Read) -> None:
         """An event is recorded."""

@@ -119,6 +119,9 @@ class Calls:
             for target in node.targets
         }
         self.cpu_by_default = not any(_sets_default_device(node) for node in nodes)
+        self.callables = {
+            node.func.id for node in nodes if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
+        }
         self.host_modules = set(_modules(nodes, _HOST_MODULES))
         self.torch_modules = {"torch", *_modules(nodes, {"torch"})}
         bodies = {
@@ -149,6 +152,8 @@ class Calls:
                 return name in self.waiting
             if name in _WAITING_BUILTINS and node.args:
                 return any(True for _ in value_names(node.args[0])) and not any(map(is_clock, ast.walk(node)))
+        if name == "step" and "scaler" in ast.unparse(node.func).lower():  # it asks whether to skip
+            return True
         if name == "to":
             return any("cpu" in ast.unparse(argument) for argument in _arguments(node))
         if name in _WAITING_METHODS and name not in self.functions:
@@ -162,15 +167,16 @@ class Calls:
         name = called(node)
         if name in ("to", "cuda"):  # from ordinary memory it waits for its own end
             return self.does_not_block(node)
+        on_host = not _HOST_WORDS.isdisjoint(name.lower().split("_"))
         if name in self.functions and (isinstance(node.func, ast.Name) or root_of(node) == "self"):
-            return name not in self.host
+            return name not in self.host and not on_host
         if not name:  # `kernels[n](x)`
             return True
         if isinstance(node.func, ast.Name) and hasattr(builtins, name):
             return False
         if name in _HOST_OR_TENSOR:
             return root_of(node) in self.torch_modules and not self.makes_cpu_tensor(node)
-        named = name in _HOST_CALLS or name[:1].isupper() or not _HOST_WORDS.isdisjoint(name.lower().split("_"))
+        named = name in _HOST_CALLS or name[:1].isupper() or on_host
         return not (named or root_of(node) in self.host_modules or self.makes_cpu_tensor(node))
 
     def launches_on_tensors(self, node: ast.Call, tensors: Collection[str]) -> bool:
@@ -192,12 +198,15 @@ class Calls:
             and not any(keyword.arg in ("device", None) for keyword in node.keywords)
         )
 
-    def method(self, node: ast.Call) -> ast.FunctionDef | None:
-        """The method of a class of this file that is called, where the text says of which."""
+    def timing_method(self, node: ast.Call, own: ast.ClassDef | None) -> ast.FunctionDef | None:
+        """The method that is called, if it reads a clock, and is of a class of this file; `own` is that of `self`."""
         if not isinstance(node.func, ast.Attribute):
             return None
-        owner = self.made.get(ast.unparse(node.func.value))
-        return method_of(owner, node.func.attr) if owner is not None else None
+        owner = ast.unparse(node.func.value)
+        known = own if owner == "self" else self.made.get(owner)
+        methods = [method_of(one, node.func.attr) for one in ([known] if known else self.classes.values())]
+        timing = [one for one in methods if one is not None and any(map(is_clock, ast.walk(one)))]
+        return timing[0] if len(timing) == 1 else None
 
     def _launches_nothing(self, function: Function, calls: list[ast.Call]) -> bool:
         sums = [node for node in ast.walk(function) if isinstance(node, ast.BinOp | ast.AugAssign)]

@@ -8,18 +8,26 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
 
 from tracer.analysis.open_timers import Open, OpenTimers, SourceTimer
-from tracer.analysis.source_calls import Calls, Function, Read, called, is_clock, method_of, python_timeit, read_of
+from tracer.analysis.source_calls import Calls, Function, Read, called, method_of, python_timeit, read_of
+from tracer.analysis.source_shapes import differenced, is_rest, yields
 from tracer.analysis.tensor_names import TensorNames
 
 
 class Scope:
     """Follows one function's statements and keeps what each name holds."""
 
-    def __init__(self, name: str, calls: Calls, tensors: set[str], waiting_arguments: frozenset[str]) -> None:
+    def __init__(
+        self,
+        name: str,
+        calls: Calls,
+        tensors: set[str],
+        waiting_arguments: frozenset[str] = frozenset(),
+        owner: ast.ClassDef | None = None,
+    ) -> None:
         self.name = name
+        self.owner = owner  # the class that this is a method of
         self.calls = calls
         self.waiting_arguments = waiting_arguments
         self.timers = OpenTimers()
@@ -33,7 +41,7 @@ class Scope:
 
     def follow(self, body: list[ast.stmt]) -> list[SourceTimer]:
         """All timers that end in these statements."""
-        self.differenced = {name for statement in body for name in _differenced(statement)}
+        self.differenced = {name for statement in body for name in differenced(statement)}
         self._all(body)
         return self.timers.found
 
@@ -120,13 +128,17 @@ class Scope:
         if isinstance(node, ast.For | ast.AsyncFor):
             self._expression(node.iter)
         before = dict(self.timers.kept)
+        for inner in (inner for statement in node.body for inner in ast.walk(statement)):
+            for target in inner.targets if isinstance(inner, ast.Assign) else ():
+                if (timer := before.get(self._key(target))) is not None:
+                    timer.settle()  # it is the start of the first turn alone
         self._turn(node, self.timers.running() if waits else [])
         # A read that is kept for the next turn: `took.update(clock() - end); end = clock()`.
         carried = [timer for name, timer in self.timers.kept.items() if name in before and before[name] is not timer]
         if carried and self.timers.only is None:
             self.timers.only = set(carried)
             for timer in carried:  # what runs at its start is as much as what runs at its end
-                timer.clean, timer.before = True, frozenset()
+                timer.settle()
             self._turn(node, carried if waits else [])
             self.timers.only = None
         self._all(node.orelse)
@@ -154,7 +166,7 @@ class Scope:
                 if enter is not None and leave is not None:
                     self._inline(enter, receiver)
                     after.append((leave, receiver))
-            elif function is not None and len(node.items) == 1 and any(_yields(inner) for inner in ast.walk(function)):
+            elif function is not None and len(node.items) == 1 and any(yields(inner) for inner in ast.walk(function)):
                 self.yielded = node.body
                 self._inline(function, "")
                 return
@@ -179,7 +191,7 @@ class Scope:
         """Visit calls in the order in which they run: arguments before the call that takes them."""
         if isinstance(node, ast.Lambda | ast.FunctionDef):
             return
-        if isinstance(node, ast.Compare):
+        if isinstance(node, ast.Compare) or is_rest(node):
             comparing, self.comparing = self.comparing, True
             for child in ast.iter_child_nodes(node):
                 self._expression(child)
@@ -204,8 +216,8 @@ class Scope:
         name, owner = called(node), node.func.value if isinstance(node.func, ast.Attribute) else None
         if name == "elapsed_time" and owner is not None and node.args:
             self.timers.elapsed(self._key(owner), self._key(node.args[0]), read_of(node), self.name)
-        method = self.calls.method(node)
-        if method is not None and owner is not None and any(map(is_clock, ast.walk(method))):
+        method = self.calls.timing_method(node, self.owner)
+        if method is not None and owner is not None and not self.calls.reads(node):
             self._inline(method, self._key(owner))
         elif self.calls.reads(node) and not self.calls.waits(node):
             pass
@@ -259,7 +271,8 @@ class Scope:
     # Timers
 
     def _subtract(self, kept: str, end: Read | str) -> None:
-        self.timers.subtract(kept, end, self.name, collected=self.collecting, deadline=self.comparing)
+        collected = self.collecting or bool(self.prefix)  # what a helper finds out is told to others
+        self.timers.subtract(kept, end, self.name, collected=collected, deadline=self.comparing)
 
     def _key(self, node: ast.AST) -> str:
         """What a clock's value is kept under: a name, an attribute, an element; '' for anything else."""
@@ -282,20 +295,3 @@ class Scope:
         if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult | ast.Div | ast.FloorDiv):
             return self._read(node.left)
         return None
-
-
-def _yields(node: ast.AST) -> bool:
-    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Yield)
-
-
-def _differenced(tree: ast.AST) -> Iterator[str]:
-    """Lists whose neighbours are subtracted: `zip(t, t[1:])`, `np.diff(t)`, `t[1] - t[0]`."""
-    for node in ast.walk(tree):
-        pair: list[ast.expr] = []
-        if isinstance(node, ast.Call) and called(node) in ("zip", "diff", "pairwise"):
-            pair = node.args
-        elif isinstance(node, ast.BinOp) and isinstance(node.op, ast.Sub):
-            pair = [node.left, node.right] if isinstance(node.left, ast.Subscript) else []
-        bases = {ast.unparse(side.value if isinstance(side, ast.Subscript) else side) for side in pair}
-        if len(bases) == 1:
-            yield from bases

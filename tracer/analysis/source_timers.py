@@ -23,13 +23,13 @@ def find_timers(tree: ast.Module) -> list[SourceTimer]:
         return []
     calls = Calls(tree)
     found: dict[tuple[Read, Read], SourceTimer] = {}
-    tensors: set[str] = set()  # of the module, which comes first and whose names its functions see
-    for name, body, waiting_arguments in _scopes(tree, calls):
-        scope = Scope(name, calls, tensors, waiting_arguments)
-        for timer in scope.follow(body):
-            place = timer.start, timer.end
-            found[place] = _worse(found[place], timer) if place in found else timer
-        tensors = scope.names.tensors if name == "<module>" else tensors
+    module = Scope("<module>", calls, set())  # it comes first, and its functions see its names
+    timers = module.follow(tree.body)
+    for scope, body in _scopes(tree, calls, module.names.tensors):
+        timers += scope.follow(body)
+    for timer in timers:
+        place = timer.start, timer.end
+        found[place] = _worse(found[place], timer) if place in found else timer
     return sorted(found.values(), key=lambda timer: (timer.end.line, timer.start.line))
 
 
@@ -76,10 +76,10 @@ def _worse(one: SourceTimer, other: SourceTimer) -> SourceTimer:
     )
 
 
-def _scopes(tree: ast.Module, calls: Calls) -> Iterator[tuple[str, list[ast.stmt], frozenset[str]]]:
-    """(name, statements, arguments that are functions which wait) of the module and of each function."""
-    yield "<module>", tree.body, frozenset()
+def _scopes(tree: ast.Module, calls: Calls, tensors: set[str]) -> Iterator[tuple[Scope, list[ast.stmt]]]:
+    """Each function, with its statements; `tensors` are names of the module that hold some."""
     waiting: dict[ast.AST, frozenset[str]] = {}
+    owners: dict[ast.AST, ast.ClassDef] = {}
     for node in ast.walk(tree):  # the outer ones come first
         mine = waiting.get(node, frozenset())
         if isinstance(node, Function):
@@ -87,5 +87,7 @@ def _scopes(tree: ast.Module, calls: Calls) -> Iterator[tuple[str, list[ast.stmt
                 mine |= {argument.arg for argument in [*node.args.args, *node.args.kwonlyargs]}
             words = set(node.name.lower().split("_"))
             if "cpu" not in words or words & {"gpu", "cuda"}:
-                yield node.name, node.body, mine
+                yield Scope(node.name, calls, tensors, mine, owners.get(node)), node.body
+        elif isinstance(node, ast.ClassDef):
+            owners |= dict.fromkeys(node.body, node)
         waiting |= dict.fromkeys(ast.iter_child_nodes(node), mine)

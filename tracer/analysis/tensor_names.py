@@ -18,7 +18,7 @@ class TensorNames:
 
     def assign(self, target: ast.expr, value: ast.expr, *, launched: bool) -> None:
         """Names are given a value; `launched`: by a call that launched something."""
-        names = {node.id for node in ast.walk(target) if isinstance(node, ast.Name)}
+        names = {node.id for node in ast.walk(target) if isinstance(node, ast.Name)} - self.calls.callables
         on_cpu, tensor = self.is_on_cpu(value), self._is_tensor(value)
         self.on_cpu = self.on_cpu | names if on_cpu else self.on_cpu - names
         self.results = self.results | names if launched else self.results - names

@@ -9,7 +9,7 @@ import timeit
 
 import numpy as np
 import torch
-from somewhere import cuda_sync, maybe_synchronize, prepare_folders
+from somewhere import cuda_sync, maybe_synchronize, prepare_folders, unpack, wrapped
 from torch.utils import benchmark
 
 device = "cuda"
@@ -330,3 +330,81 @@ def before_a_timer_that_has_nothing_to_do_with_it(settings, batch):
     y = model(batch)
     torch.cuda.synchronize()
     return y, time.perf_counter() - t0
+
+
+class Trainer:
+    def begin(self):
+        self.begun = time.time()
+
+    def end(self):
+        torch.cuda.synchronize()
+        self.times.append(time.time() - self.begun)
+
+    def fit(self, loader):
+        for batch in loader:
+            self.begin()
+            model(batch).sum().backward()
+            self.end()
+
+
+def how_long_is_left(period):
+    start = time.perf_counter()
+    y = model(x)
+    left = period - (time.perf_counter() - start)
+    return y, left
+
+
+def scaled_steps(loader, net, optimizer, scaler):
+    net = net.to(device)
+    net = wrapped(net)
+    start = time.time()
+    for batch in loader:
+        scaler.scale(net(batch).mean()).backward()
+        scaler.step(optimizer)
+        scaler.update()
+    print("hours", (time.time() - start) / 3600)
+
+
+def first_turn_after_a_warm_up(loader, batch_time):
+    model(x)
+    end = time.time()
+    for batch in loader:
+        model(batch).sum().item()
+        batch_time.update(time.time() - end)
+        end = time.time()
+
+
+def called_before_and_in_each_turn(loader, callbacks):
+    callbacks.run("begin")
+    start = time.time()
+    for batch in loader:
+        model(batch).sum().item()
+        callbacks.run("turn")
+    return time.time() - start
+
+
+def load_data(path):
+    return unpack(path) * 2
+
+
+def named_for_the_host(path):
+    start = time.time()
+    data = load_data(path)
+    return data, time.time() - start
+
+
+async def awaited(work):
+    import asyncio
+
+    start = time.perf_counter()
+    await asyncio.to_thread(work)
+    return time.perf_counter() - start
+
+
+def until_a_loop_has_waited():
+    n, start = 0, time.perf_counter()
+    while time.perf_counter() - start < 5.0:
+        model(x)
+        n += 1
+    torch.cuda.synchronize()
+    return n / (time.perf_counter() - start)

@@ -220,6 +220,26 @@ def between_two_methods():
     return y, meter.toc()
 
 
+def between_two_methods_of_any(meter):
+    meter.tic()
+    y = model(x)
+    return y, meter.toc()
+
+
+class Trainer:
+    def begin(self):
+        self.begun = time.time()
+
+    def end(self):
+        self.times.append(time.time() - self.begun)  # TIMER: bench.no_sync
+
+    def fit(self, loader):
+        for batch in loader:
+            self.begin()
+            model(batch).sum().backward()
+            self.end()
+
+
 def after_the_loop_that_waited(loader):
     for batch in loader:
         print(model(batch).sum().item())
@@ -280,3 +300,24 @@ def events_around_a_callback(fn):
     fn()
     e1.record()
     return e0.elapsed_time(e1)  # TIMER: bench.event_not_ready
+
+
+def on_the_cpu_and_on_the_gpu(n):
+    a = torch.rand(n, n)
+    t0 = time.time()
+    torch.matmul(a, a)
+    t1 = time.time()
+    a = a.cuda()
+    t2 = time.time()
+    torch.matmul(a, a)
+    t3 = time.time()  # TIMER: bench.no_sync
+    return t1 - t0, t3 - t2
+
+
+def in_sections():
+    t0 = time.time()
+    y = model(x)
+    t1 = time.time()  # TIMER: bench.no_sync
+    host = y.cpu()
+    t2 = time.time()  # TIMER: bench.misattributed
+    return host, t1 - t0, t2 - t1
