@@ -13,6 +13,7 @@ from tracer.analysis.stalls import find_stalls
 from tracer.analysis.trust import find_trust
 from tracer.analysis.work import is_blocking
 from tracer.auditor import audit
+from tracer.errors import TraceError
 from tracer.readers import load
 from tracer.readers._salvage import CLEANED
 from tracer.trace import NONE, Kind
@@ -397,6 +398,16 @@ def test_copies_have_one_way_to_say_where_they_go(read, written, read_as):
     trace = read([call("hipMemcpyAsync", 0, 5_000, 1), copy])
 
     assert trace.names[trace.spans.name[trace.spans.kind == Kind.COPY][0]] == read_as
+
+
+def test_stamps_beyond_all_years_are_refused_with_a_way_to_go_on(read):
+    events = launch(BASE_NS * 1_000, 1, BASE_NS * 1_000 + MS, MS)
+
+    with pytest.raises(TraceError) as refused:
+        read(events, base="absent")
+
+    assert refused.value.why == "none of its events has a time that can be read"
+    assert "nanoseconds" in refused.value.fix
 
 
 # -- clocks -------------------------------------------------------------------------------

@@ -113,7 +113,11 @@ def read(
             gc.enable()
     columns.pair()
     if not columns.rows and (decoder.strange or columns.losses):
-        raise TraceError(f"{source.label} is not a trace", why="what it lists is no event of a trace", fix=WHAT_IS)
+        why, fix = "what it lists is no event of a trace", WHAT_IS
+        if any(what.endswith("without a time") for what in columns.losses):
+            why = "none of its events has a time that can be read"
+            fix = "ts and dur of a trace are microseconds; if these are nanoseconds, divide them by 1000"
+        raise TraceError(f"{source.label} is not a trace", why=why, fix=fix)
     if rank is None:
         rank = _rank(framer.keys, path, otherwise)
     if taken and rank in taken:
