@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.conftest import CPU, GPU, GPU_S2, US, make_timeline
+from tests.conftest import CPU, CPU2, GPU, GPU_S2, US, make_timeline
 from tracer.analysis.launches import find_launches
 from tracer.analysis.timer_verdicts import judge_timers
 from tracer.analysis.timers import find_timings
@@ -107,6 +107,35 @@ def test_older_work_behind_the_start_dirties_it():
 
     assert timer.verdict == "bench.dirty_start"
     assert (timer.ran_in_ns, timer.true_ns) == (1900 * US, 100 * US)
+
+
+def test_older_work_that_the_host_does_not_wait_for_dirties_nothing():
+    #  launch k1   R(100) ..... the host works ..... R(1500)
+    #     GPU [ 20 ............ k1 ............ 1400 ]
+    trace = with_reads([*launch(1, 10, 20, 1400)], [(100, 2), (1500, 4)])
+
+    (timer,) = judge(trace)
+
+    assert timer.verdict == "honest"
+
+
+def test_a_section_of_host_work_is_not_charged_for_the_one_before():
+    trace = with_reads([*launch(1, 10, 20, 1020)], [(0, 2), (20, 4), (1500, 7)])
+
+    model, host = judge(trace)
+
+    assert (model.verdict, host.verdict) == ("bench.no_sync", "honest")
+
+
+def test_what_another_thread_launches_is_not_timed_by_one_that_launches_nothing():
+    #  main:   R(0) ............... R(500)
+    #  helper:       launch(100)            GPU [ 110 ................. 2000 ]
+    idle = (Kind.CALL, "cudaEventCreate", CPU, 1, 2)
+    rows = [idle, (Kind.CALL, "cudaLaunchKernel", CPU2, 100, 105, 1), (Kind.KERNEL, "k1", GPU, 110, 2000, 1)]
+
+    (timer,) = judge(with_reads(rows, [(0, 2), (500, 4)]))
+
+    assert (timer.verdict, timer.true_ns) == ("honest", None)
 
 
 def test_the_section_that_waits_is_charged_for_the_one_that_worked():

@@ -7,6 +7,7 @@ timer that does not wait at its end is that first, however dirty its start.
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -21,7 +22,8 @@ _SMALL_NS = 20_000
 _LIE = 1.2  # true over claimed, or claimed over true, from which a timer is called wrong
 _PART = 0.2  # of the claimed time that came in from before the start
 _COLD = 3.0  # first use over the median of the others
-_EXPLICIT = ("DeviceSynchronize", "StreamSynchronize", "EventSynchronize")
+_EXPLICIT = re.compile("(Device|Stream|Event)Synchronize$")
+_MAY_WAIT = re.compile("ynchronize|Memcpy|EventQuery|Free")
 _GAPS = 2.0  # claimed over true for event pairs: they measure gaps between launches
 _GAPS_NS = 100_000  # and by at most this much: longer ones are measuring a slow program, rightly
 
@@ -41,7 +43,7 @@ RULES = {
 def judge_timers(trace: Trace, timings: Timings, *, blocking: bool = False) -> tuple[Timer, ...]:
     """One Timer for each group of timings; `blocking` says that CUDA_LAUNCH_BLOCKING was on."""
     groups = [np.flatnonzero(timings.group == group) for group in np.unique(timings.group)]
-    verdicts = [_verdict(timings, rows, blocking) for rows in groups]
+    verdicts = [_verdict(trace, timings, rows, blocking) for rows in groups]
     unsynced_ends = {
         int(timings.end_frame[rows[0]])
         for rows, verdict in zip(groups, verdicts, strict=True)
@@ -52,11 +54,11 @@ def judge_timers(trace: Trace, timings: Timings, *, blocking: bool = False) -> t
         if verdict == "bench.dirty_start" and int(timings.start_frame[rows[0]]) in unsynced_ends:
             # The section before ended without waiting: its work is charged to this one.
             verdict = "bench.misattributed"
-        timers.append(_timer(trace, timings, rows, verdict, _explicit_waits(trace, timings, rows)))
+        timers.append(_timer(trace, timings, rows, verdict, _calls(trace, timings, rows, _EXPLICIT, outermost=True)))
     return tuple(timers)
 
 
-def _verdict(timings: Timings, rows: Ints, blocking: bool) -> str:
+def _verdict(trace: Trace, timings: Timings, rows: Ints, blocking: bool) -> str:
     claimed_all = timings.claimed_ns[rows]
     if np.any(claimed_all == NONE):
         return "bench.event_not_ready"
@@ -73,7 +75,8 @@ def _verdict(timings: Timings, rows: Ints, blocking: bool) -> str:
     late = still - ran_in
     if launched and still > max(_SMALL_NS, 0.1 * claimed) and max(true, claimed + late) > _LIE * claimed:
         return "bench.no_sync"
-    if claimed and -late > max(_SMALL_NS, _PART * claimed) and claimed > _LIE * true:
+    ran_late = claimed and -late > max(_SMALL_NS, _PART * claimed) and claimed > _LIE * true
+    if ran_late and _calls(trace, timings, rows, _MAY_WAIT):  # else the host worked while the GPU did
         return "bench.dirty_start"
     if launched and _is_cold(timings, rows):
         return "bench.no_warmup"
@@ -97,12 +100,11 @@ def _is_cold(timings: Timings, rows: Ints) -> bool:
     return len(times) >= 3 and times[0] > _COLD * max(float(np.median(times[1:])), 1.0)
 
 
-def _explicit_waits(trace: Trace, timings: Timings, rows: Ints) -> int:
-    """How often the thread synchronised explicitly between the two reads, over all uses."""
-    syncs = [name for name in trace.names if name.endswith(_EXPLICIT)]
+def _calls(trace: Trace, timings: Timings, rows: Ints, names: re.Pattern[str], *, outermost: bool = False) -> int:
+    """How often the thread made a call of such a name between the two reads, over all uses."""
     spans = trace.spans
-    mine = np.flatnonzero(trace.name_rows(*syncs) & (spans.track == timings.track[rows[0]]) & (spans.parent == NONE))
-    starts = spans.start_ns[mine]
+    mine = trace.name_rows(*filter(names.search, trace.names)) & (spans.track == timings.track[rows[0]])
+    starts = np.sort(spans.start_ns[mine & (spans.parent == NONE) if outermost else mine])
     between = np.searchsorted(starts, timings.end_ns[rows]) - np.searchsorted(starts, timings.start_ns[rows])
     return int(between.sum())
 

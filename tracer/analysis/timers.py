@@ -179,7 +179,7 @@ class _Work:
         spans = trace.spans
         self.processes = find_processes(trace)
         owner = self.processes[spans.track[launches.call]]
-        self.tables: dict[int, tuple[Ints, Ints, Ints, Ids, Ints]] = {}
+        self.tables: dict[int, tuple[Ints, Ints, Ints, Ids, Ints, Ids]] = {}
         for process in np.unique(owner):
             mine = np.flatnonzero(owner == process)
             mine = mine[np.argsort(spans.start_ns[launches.call[mine]], kind="stable")]
@@ -191,6 +191,7 @@ class _Work:
                 ends,
                 spans.track[work],
                 np.maximum.accumulate(ends) if len(ends) else ends,
+                spans.track[call],
             )
         self.lanes = np.array([t.lane for t in trace.tracks] or [0])
 
@@ -199,8 +200,10 @@ class _Work:
         table = self.tables.get(int(self.processes[track]))
         if table is None:
             return {"true_ns": 0, "launched": 0, "still_running_ns": 0, "ran_in_ns": 0}
-        calls, starts, ends, _, latest = table
+        calls, starts, ends, _, latest, threads = table
         low, high = np.searchsorted(calls, (start_ns, end_ns))
+        if not np.any(threads[low:high] == track):
+            high = low  # what other threads launch meanwhile is not what this one times
         last = int(ends[low:high].max()) if high > low else end_ns
         before = int(latest[low - 1]) if low else start_ns
         return {
@@ -219,7 +222,7 @@ class _Work:
         table = self.tables.get(int(self.processes[row["track"]]))
         if table is None:
             return 0
-        calls, starts, ends, tracks, _ = table
+        calls, starts, ends, tracks, *_ = table
         low, high = np.searchsorted(calls, (row["start_ns"], row["end_ns"]))
         on_default = self.lanes[tracks[low:high]] == self.lanes[tracks].min() if len(tracks) else np.empty(0, bool)
         streams = {row["start_stream"], row["end_stream"]}
