@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import ast
 from dataclasses import replace
 
 import pytest
 
 from tests.conftest import CPU, CPU2, GPU, GPU_S2, US, make_timeline
 from tracer.analysis.launches import find_launches
+from tracer.analysis.source_timers import find_pairs
 from tracer.analysis.timer_verdicts import judge_timers
 from tracer.analysis.timers import find_timings
 from tracer.building import TraceBuilder
@@ -185,6 +187,32 @@ def test_a_cold_first_run_that_is_not_added_to_the_others_is_no_lie():
     (timer,) = [t for t in judge(with_reads(rows, reads)) if t.start.line == 2]
 
     assert timer.verdict == "honest"
+
+
+USES = {
+    "times.append(time.time() - t0)\nprint(sum(times) / len(times))": True,
+    "took = time.time() - t0\n    times.append(took)\nprint(mean(times))": True,
+    "took = time.time() - t0\n    total += took": True,
+    "total += time.time() - t0": True,
+    "times.append(time.time() - t0)\nprint(min(times), mean(times))": True,
+    "times.append(e0.elapsed_time(e1))\nprint(mean(times))": True,
+    "print(time.time() - t0)": False,
+    "took = time.time() - t0\n    if turn > 3: times.append(took)\nprint(mean(times))": False,
+    "times.append(time.time() - t0)\nprint(statistics.median(times))": False,
+    "times.append(time.time() - t0)\nprint(mean(times[3:]))": False,
+    "took = time.time() - t0\n    times.append(took)\nprint(sorted(times)[len(times) // 2])": False,
+    "ms = e0.elapsed_time(e1)\n    if turn > 3: times.append(ms)\nprint(mean(times))": False,
+    "times.append(e0.elapsed_time(e1))\nprint(np.percentile(times, 50))": False,
+}
+
+
+@pytest.mark.parametrize(("use", "counted"), USES.items())
+def test_a_cold_first_time_counts_where_it_is_added_to_the_others(use, counted):
+    text = "import time\nfor turn in range(9):\n    e0.record()\n    t0 = time.time()\n    f(x)\n    e1.record()\n    "
+
+    (pair,) = find_pairs(ast.parse(text + use))
+
+    assert pair.collected == counted
 
 
 def test_a_timer_kept_in_an_attribute_is_found_across_methods():

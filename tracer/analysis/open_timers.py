@@ -141,8 +141,9 @@ class OpenTimers:
             )
         )
 
-    def elapsed(self, start: str, end: str, asked: Read, function: str) -> None:
+    def elapsed(self, start: str, end: str, asked: Read, function: str, *, collected: bool) -> None:
         """The time between two events is asked for."""
         if self.is_event(start) and self.is_event(end):
             begun, happened = self._events[start], self._happened[end]
-            self.found.append(SourceTimer(begun.read, asked, function, begun.launches, happened, True, events=True))
+            timer = SourceTimer(begun.read, asked, function, begun.launches, happened, True, True, collected)
+            self.found.append(timer)

@@ -15,6 +15,8 @@ import sys
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 
+from tracer.analysis.source_shapes import called, gathered_names, proof_lists
+
 CLOCKS = frozenset(
     f"{name}{suffix}"
     for name in ("time", "perf_counter", "monotonic", "process_time", "thread_time", "default_timer")
@@ -70,13 +72,6 @@ class Read:
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
-def called(node: ast.Call) -> str:
-    """The last part of a call's name; '' if it has none, as in `kernels[n](x)`."""
-    if isinstance(node.func, ast.Attribute):
-        return node.func.attr
-    return node.func.id if isinstance(node.func, ast.Name) else ""
-
-
 def read_of(node: ast.Call) -> Read:
     """Where a call stands."""
     return Read(node.lineno, node.col_offset + 1, (node.end_col_offset or node.col_offset) + 1, called(node))
@@ -119,6 +114,8 @@ class Calls:
             for target in node.targets
         }
         self.cpu_by_default = not any(_sets_default_device(node) for node in nodes)
+        self.proof = proof_lists(tree)
+        self.gathered = set(gathered_names(tree.body, self.proof))
         self.callables = {
             node.func.id for node in nodes if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
         }

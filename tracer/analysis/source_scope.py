@@ -10,8 +10,8 @@ from __future__ import annotations
 import ast
 
 from tracer.analysis.open_timers import Open, OpenTimers, SourceTimer
-from tracer.analysis.source_calls import Calls, Function, Read, called, method_of, python_timeit, read_of
-from tracer.analysis.source_shapes import differenced, is_rest, yields
+from tracer.analysis.source_calls import Calls, Function, Read, method_of, python_timeit, read_of
+from tracer.analysis.source_shapes import called, differenced, is_rest, yields
 from tracer.analysis.tensor_names import TensorNames
 
 
@@ -32,7 +32,8 @@ class Scope:
         self.waiting_arguments = waiting_arguments
         self.timers = OpenTimers()
         self.names = TensorNames(calls, tensors)
-        self.collecting = False
+        self.collecting = False  # what is worked out is added to others, so that a cold first one counts
+        self.aside = False  # or it surely is not
         self.comparing = False
         self.prefix = ""  # of the names of a function that is followed where it is called
         self.receiver = ""  # what `self` is there
@@ -84,10 +85,12 @@ class Scope:
             self._add(node)
         else:
             value = getattr(node, "value", None)
-            self.collecting = isinstance(value, ast.Call) and called(value) in ("append", "update", "add", "extend")
+            if isinstance(value, ast.Call) and called(value) in ("append", "update", "add", "extend"):
+                self.collecting = ast.unparse(value.func).rpartition(".")[0] not in self.calls.proof
+                self.aside = not self.collecting
             for child in ast.iter_child_nodes(node):
                 self._expression(child)
-            self.collecting = False
+            self.collecting = self.aside = False
 
     def _assign(self, target: ast.expr, value: ast.expr) -> None:
         if isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple) and len(target.elts) == len(value.elts):
@@ -95,7 +98,10 @@ class Scope:
                 self._assign(one, its)
             return
         before = self.timers.launched
+        self.collecting = isinstance(target, ast.Name) and target.id in self.calls.gathered
+        self.aside = not self.collecting
         self._expression(value)
+        self.collecting = self.aside = False
         read = self._read(value.elts[-1] if isinstance(value, ast.List) and value.elts else value)
         if read is not None:
             self.timers.start(self._key(target), read)
@@ -215,7 +221,8 @@ class Scope:
     def _call(self, node: ast.Call) -> None:
         name, owner = called(node), node.func.value if isinstance(node.func, ast.Attribute) else None
         if name == "elapsed_time" and owner is not None and node.args:
-            self.timers.elapsed(self._key(owner), self._key(node.args[0]), read_of(node), self.name)
+            events = self._key(owner), self._key(node.args[0])
+            self.timers.elapsed(*events, read_of(node), self.name, collected=not self.aside)
         method = self.calls.timing_method(node, self.owner)
         if method is not None and owner is not None and not self.calls.reads(node):
             self._inline(method, self._key(owner))

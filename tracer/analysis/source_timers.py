@@ -12,8 +12,9 @@ from dataclasses import dataclass, replace
 
 from tracer.analysis.clock_names import with_plain_clocks
 from tracer.analysis.open_timers import SourceTimer
-from tracer.analysis.source_calls import CLOCKS, Calls, Function, Read, called, is_clock, read_of
+from tracer.analysis.source_calls import CLOCKS, Calls, Function, Read, is_clock, read_of
 from tracer.analysis.source_scope import Scope
+from tracer.analysis.source_shapes import called
 
 
 def find_timers(tree: ast.Module) -> list[SourceTimer]:
@@ -41,12 +42,15 @@ class Pair:
     end: Read
     kept: str  # the name that holds the start: of several starts with one name, the latest counts
     collected: bool = False
+    events: bool = False  # of CUDA events: the end is where the time between them is asked for
 
 
 def find_pairs(tree: ast.Module) -> list[Pair]:
     """The places of all timers that the text subtracts, those kept in attributes between methods too."""
-    timers = [timer for timer in find_timers(tree) if not timer.events]
-    pairs = [Pair(None if timer.deadline else timer.start, timer.end, timer.kept, timer.collected) for timer in timers]
+    pairs = [
+        Pair(None if timer.deadline else timer.start, timer.end, timer.kept, timer.collected, timer.events)
+        for timer in find_timers(tree)
+    ]
     kept: dict[str, list[Read]] = {}
     for node in ast.walk(tree):
         if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call) and is_clock(node.value):

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import ast
 
-from tracer.analysis.source_calls import FACTORIES, Calls, called, root_of, value_names
+from tracer.analysis.source_calls import FACTORIES, Calls, root_of, value_names
+from tracer.analysis.source_shapes import called
 
 
 class TensorNames:

@@ -61,7 +61,14 @@ _Subtracted = dict[_Line, list[tuple[_Line, Pair]]]
 
 def find_timings(trace: Trace, launches: Launches) -> Timings:
     """Every use of every timer in the trace."""
-    rows = [*_clock_pairs(trace), *_event_pairs(trace)]
+    pairs = list(_source_pairs(trace.sources))
+    subtracted: _Subtracted = {}
+    for file, pair in pairs:
+        if not pair.events:
+            starts = subtracted.setdefault((file, pair.end.line), [])
+            starts += [((file, pair.start.line), pair)] if pair.start is not None else []
+    aside = {(file, pair.end.line) for file, pair in pairs if pair.events and not pair.collected}
+    rows = [*_clock_pairs(trace, subtracted), *_event_pairs(trace, aside)]
     if not rows:
         return Timings.empty()
     rows.sort(key=lambda row: row["start_ns"])
@@ -75,9 +82,8 @@ def find_timings(trace: Trace, launches: Launches) -> Timings:
     return Timings.of(**{name: [row[name] for row in rows] for name in Timings.columns()})
 
 
-def _clock_pairs(trace: Trace) -> Iterator[dict[str, int]]:
+def _clock_pairs(trace: Trace, subtracted: _Subtracted) -> Iterator[dict[str, int]]:
     """Pairs of clock reads, per thread."""
-    subtracted = _subtracted(trace.sources)
     reads = trace.reads
     for track in np.unique(reads.track):
         mine = np.flatnonzero(reads.track == track)
@@ -130,19 +136,14 @@ def _may_pair(trace: Trace, row: int, places: list[tuple[str, int]], subtracted:
     return not file_known
 
 
-def _subtracted(sources: Mapping[str, str]) -> _Subtracted:
-    """Read off the sources."""
-    found: _Subtracted = {}
+def _source_pairs(sources: Mapping[str, str]) -> Iterator[tuple[str, Pair]]:
+    """(file, pair), read off the sources."""
     for file, text in sources.items():
         try:
-            pairs = list(find_pairs(ast.parse(text)))
+            pairs = find_pairs(ast.parse(text))
         except (SyntaxError, ValueError, RecursionError, MemoryError):
             continue  # a template, a file of another Python version, or generated code that is nested too deep
-        for pair in pairs:
-            starts = found.setdefault((file, pair.end.line), [])
-            if pair.start is not None:
-                starts.append(((file, pair.start.line), pair))
-    return found
+        yield from ((file, pair) for pair in pairs)
 
 
 def _chain(trace: Trace, frame: int) -> Iterator[tuple[str, int]]:
@@ -153,7 +154,8 @@ def _chain(trace: Trace, frame: int) -> Iterator[tuple[str, int]]:
         frame = int(trace.frames.parent[frame])
 
 
-def _event_pairs(trace: Trace) -> Iterator[dict[str, int]]:
+def _event_pairs(trace: Trace, aside: set[_Line]) -> Iterator[dict[str, int]]:
+    """Times between CUDA events; `aside` are places whose times are not added to others."""
     events = trace.event_timings
     clock = trace.names.index("cuda.Event") if "cuda.Event" in trace.names else NONE
     for row in range(len(events)):
@@ -166,7 +168,7 @@ def _event_pairs(trace: Trace) -> Iterator[dict[str, int]]:
             "end_ns": int(events.end_ns[row]),
             "claimed_ns": int(events.claimed_ns[row]),
             "is_event": 1,
-            "collected": 1,
+            "collected": int(aside.isdisjoint(_chain(trace, int(events.frame[row])))),
             "start_stream": int(events.start_stream[row]),
             "end_stream": int(events.end_stream[row]),
         }
