@@ -223,12 +223,13 @@ def test_a_read_after_a_wait_or_in_time_is_no_race():
     assert "RACE001" not in found_in(*download(early=True, pinned=False))
 
 
-def test_ranks_that_wait_in_collectives_name_the_one_that_is_late():
+@pytest.mark.parametrize("ahead", [0, 700, -700])
+def test_ranks_that_wait_in_collectives_name_the_one_that_is_late_whatever_their_clocks_say(ahead):
     rows = []
     for i in range(4):
-        at = 10_000 * i
+        at, other = 10_000 * i, 10_000 * i + ahead
         rows += kernel(2 * i + 1, at, at + 1_000, at + 6_000, "ncclDevKernel_AllReduce")
-        rows += kernel(2 * i + 1, at, at + 5_500, at + 6_000, "ncclDevKernel_AllReduce", OTHER_CPU, OTHER_GPU)
+        rows += kernel(2 * i + 1, other, other + 5_500, other + 6_000, "ncclDevKernel_AllReduce", OTHER_CPU, OTHER_GPU)
 
     found = found_in(*rows)["IDLE009"]
 

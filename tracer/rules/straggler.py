@@ -43,9 +43,12 @@ def find(evidence: Evidence) -> Iterator[Finding]:
     counts = [int(np.sum(mine == rank)) for rank in members]
     if len(members) < 2 or min(counts) == 0 or len(set(counts)) != 1:
         return
-    # The n-th collective of each rank is the same one: they start at different times and end together.
+    # The n-th collective of each rank is the same one: they start at different times and end together. By their ends,
+    # the clocks of the ranks are brought together.
     groups = np.stack([rows[mine == rank] for rank in members])
-    starts = spans.start_ns[groups]
+    ends = spans.start_ns[groups] + spans.dur_ns[groups]
+    ahead = np.median(ends - ends[0], axis=1, keepdims=True).astype(np.int64)
+    starts = spans.start_ns[groups] - ahead
     last = starts.max(axis=0)
     slowest = members[starts.argmax(axis=0)]
     for at, rank in enumerate(members.tolist()):
