@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
+import signal
 import subprocess
 import sys
 import textwrap
@@ -379,3 +381,53 @@ def test_a_program_on_the_cpu_runs_as_ever(tmp_path):
     said = done.stdout.splitlines()
     assert said[:2] == ["3.0 ['--epochs', '3']", "No CUDA error came up (status 5)."]
     assert done.stderr == ""
+
+
+def _locating(tmp_path, program, **popen):
+    (tmp_path / "program.py").write_text(textwrap.dedent(program))
+    words = [sys.executable, "-m", "tracer", "locate", "--", sys.executable, "program.py"]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    return subprocess.Popen(words, cwd=tmp_path, env=environment, **popen)
+
+
+@pytest.mark.parametrize("sign", [signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGKILL])
+def test_a_signal_for_us_is_for_the_program_which_is_never_left_behind(tmp_path, sign):
+    program = """
+        import json, os, time
+        print(os.getpid(), json.loads(os.environ["TRACER_LOCATE"])["folder"], flush=True)
+        time.sleep(60)
+    """
+    tracer = _locating(tmp_path, program, stdout=subprocess.PIPE)
+    assert tracer.stdout is not None
+    pid, folder = tracer.stdout.readline().decode().split()
+
+    tracer.send_signal(sign)
+    tracer.communicate(timeout=30)
+
+    until = time.monotonic() + 10
+    while Path(f"/proc/{pid}").exists() and time.monotonic() < until:
+        time.sleep(0.02)
+    assert not Path(f"/proc/{pid}").exists()
+    if sign == signal.SIGKILL:
+        shutil.rmtree(folder)  # nobody is left to do it
+    else:
+        assert tracer.returncode == 128 + sign
+        assert not Path(folder).exists()
+
+
+def test_a_question_on_stderr_is_seen_before_it_is_answered(tmp_path):
+    program = """
+        import sys
+        sys.stderr.write("sure? ")
+        sys.stderr.flush()
+        sys.exit("ended by " + input())
+    """
+    streams = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    tracer = _locating(tmp_path, program, **streams)
+    assert tracer.stderr is not None
+
+    asked = os.read(tracer.stderr.fileno(), 100)
+    _, rest = tracer.communicate(b"yes\n", timeout=30)
+
+    assert asked == b"sure? "
+    assert rest == b"ended by yes\n"

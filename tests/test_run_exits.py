@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.running import ENVIRONMENT, LOOP, Ran, run_tracer
+from tracer import recording
 from tracer.errors import TraceError
 from tracer.readers import load
 
@@ -345,3 +346,38 @@ def test_a_clock_replaced_inside_the_window_stays_replaced(tmp_path: Path):
     ran = run_tracer(tmp_path, LOOP + "train(6)\ntime.time = lambda: 5\ntrain(6)\nprint(time.time())")
 
     assert (ran.status, ran.stdout) == (0, "5\n")
+
+
+def test_names_that_are_no_text_cost_nothing(tmp_path: Path):
+    odd = os.fsdecode(b"odd\xff.py")
+    names = "import ctypes\nctypes.CDLL(None).prctl(15, b'half\\xc3')\n"  # what the system cut in a letter's middle
+    (tmp_path / odd).write_text(LOOP + names + "train(12)\nprint(os.fsencode(sys.argv[1]))")
+    ran = run_tracer(
+        tmp_path,
+        "",
+        os.fsdecode(b"\xff"),
+        command=[sys.executable, odd],
+        formats="[json]",
+        env={**ENVIRONMENT, "ODD": os.fsdecode(b"\xfe")},
+    )
+
+    assert (ran.status, ran.stdout, ran.stderr) == (0, "b'\\xff'\n", "")
+    assert ran.manifest["complete"]
+
+
+def test_a_folder_whose_name_is_no_text_is_refused_before_anything_runs(tmp_path: Path):
+    folder = os.fsdecode(os.fsencode(tmp_path) + b"/\xff")
+    Path(folder).mkdir()
+    ran = run_tracer(tmp_path, LOOP + "print('ran')", settings=("output.folder=traces",), cwd=folder)
+
+    assert (ran.status, ran.stdout) == (2, "")
+    assert "no UTF-8" in ran.stderr
+    assert "Traceback" not in ran.stderr
+
+
+def test_nothing_of_ours_reads_or_writes_text_by_the_locale(tmp_path: Path):
+    environment = {**ENVIRONMENT, "PYTHONWARNDEFAULTENCODING": "1"}
+    ran = run_tracer(tmp_path, LOOP + "train(12)", env=environment)
+
+    ours = str(Path(recording.__file__).parent)
+    assert [line for line in ran.stderr.splitlines() if ours in line] == []

@@ -311,7 +311,7 @@ class Child:
         """Something of ours failed: leave the program alone, and say what it was."""
         with contextlib.suppress(Exception):  # the program comes first
             self._unhook()
-            with (self._folder / "unreached.txt").open("a") as file:
+            with (self._folder / "unreached.txt").open("a", encoding="utf-8", errors="replace") as file:
                 file.write(f"{os.getpid()}: {why}\n")
             if self._capture is not None:
                 self._capture.end(f"the recorder failed: {why.strip().splitlines()[-1]}")

@@ -103,7 +103,7 @@ class Recorder:
 
     def _state(self) -> dict[str, Any]:
         try:
-            state: dict[str, Any] = json.loads((self._session.folder / STATE).read_text())
+            state: dict[str, Any] = json.loads((self._session.folder / STATE).read_bytes())
         except (OSError, ValueError):
             return {}
         return state
@@ -130,8 +130,8 @@ class Recorder:
 def _name_ptracer(run: Path, scope: Path = Path("/proc/sys/kernel/yama/ptrace_scope")) -> bool:
     """Under Yama py-spy is a stranger here, no ancestor: name the parent, and so its children."""
     try:
-        restricted = scope.read_text().strip() == "1"
-        parent = int(json.loads(run.read_text())["parent"])
+        restricted = scope.read_bytes().strip() == b"1"
+        parent = int(json.loads(run.read_bytes())["parent"])
     except (OSError, ValueError, KeyError):
         return False
     if restricted and parent:

@@ -82,7 +82,7 @@ def versions() -> dict[str, str]:
         found["hip"] = str(torch.version.hip)
     driver = Path("/proc/driver/nvidia/version")
     if driver.exists():
-        number = re.search(r"\s(\d+\.\d+[.\d]*)\s", driver.read_text())
+        number = re.search(r"\s(\d+\.\d+[.\d]*)\s", driver.read_text(encoding="utf-8", errors="replace"))
         found["driver"] = number[1] if number else "unknown"
     for name in ("py-spy", "numpy", "triton", "msgspec"):
         try:

@@ -71,7 +71,8 @@ def _cause(outcome: Outcome, settings: config.Config) -> tuple[str, str]:
         return outcome.failed, ""
     trouble = outcome.folder / "unreached.txt"
     if trouble.exists():
-        return f"the recorder could not be started: {trouble.read_text().strip()}", ""
+        why = trouble.read_text(encoding="utf-8", errors="replace").strip()
+        return f"the recorder could not be started: {why}", ""
     if not (outcome.folder / "reached.txt").exists():
         why = "no Python of the program was reached: it runs with -I, -E or -S, or clears its environment, or is none"
         return why, "start it without these, or use `with tracer.record(...)` inside the program"

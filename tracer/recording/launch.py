@@ -57,7 +57,7 @@ def launch(settings: config.Config, progress: Callable[[runs.Event], None], samp
     runs.write_run(folder, run)
     _call_prctl(_PR_SET_CHILD_SUBREAPER, 1)
     try:
-        process = subprocess.Popen(argv, cwd=cwd, env=environment(settings, folder), preexec_fn=_end_with(os.getpid()))
+        process = subprocess.Popen(argv, cwd=cwd, env=environment(settings, folder), preexec_fn=end_with(os.getpid()))
     except (OSError, ValueError) as error:  # ValueError: a null byte, or an `=` in the name of a variable
         shutil.rmtree(folder, ignore_errors=True)  # nothing has been recorded in it
         why = (error.strerror if isinstance(error, OSError) else "") or str(error)
@@ -90,10 +90,11 @@ def environment(settings: config.Config, folder: Path) -> dict[str, str]:
 def kineto_variables(folder: Path) -> dict[str, str]:
     """Kineto stops at 128 MB of GPU records: allow a quarter of the memory, which it takes only if need be."""
     system = Path("/etc/libkineto.conf")
-    before = system.read_text(errors="replace") if system.is_file() else ""
+    before = system.read_text(encoding="utf-8", errors="replace") if system.is_file() else ""
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") >> 20
+    most = max(128, min(4096, memory // 4))
     path = folder / "kineto.conf"
-    path.write_text(f"{before}\nACTIVITIES_MAX_GPU_BUFFER_SIZE_MB={max(128, min(4096, memory // 4))}\n")
+    path.write_text(f"{before}\nACTIVITIES_MAX_GPU_BUFFER_SIZE_MB={most}\n", encoding="utf-8")
     return {"KINETO_CONFIG": str(path), "KINETO_LOG_LEVEL": "6"}  # at a lower level it writes on the program's stderr
 
 
@@ -101,7 +102,7 @@ def _call_prctl(option: int, value: int) -> None:
     ctypes.CDLL(None).prctl(option, value, 0, 0, 0)
 
 
-def _end_with(parent: int) -> Callable[[], None]:
+def end_with(parent: int) -> Callable[[], None]:
     """To be called in the new process: when we are killed it is asked to end, rather than left behind."""
     prctl, get_parent = ctypes.CDLL(None).prctl, os.getppid  # found before the fork: after it, nothing may be loaded
 
@@ -266,12 +267,12 @@ def _children() -> list[int]:
         if not entry.name.isdigit():
             continue
         try:
-            fields = (entry / "stat").read_text().rpartition(")")[2].split()
+            fields = (entry / "stat").read_bytes().rpartition(b")")[2].split()
         except OSError:
             continue
         if int(fields[1]) != own:
             continue
-        if fields[0] == "Z":
+        if fields[0] == b"Z":
             try:
                 os.waitpid(int(entry.name), os.WNOHANG)
             except ChildProcessError:

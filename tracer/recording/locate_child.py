@@ -50,7 +50,7 @@ def _cuda_is_up(settings: Settings) -> None:
         atexit.register(hooks.marks.ring.event, "exit")
     except Exception as error:  # whatever it is, the program goes on: torch is in the middle of its initialisation
         with contextlib.suppress(OSError):
-            Path(settings.folder, f"{os.getpid()}.failed").write_text(repr(error))
+            Path(settings.folder, f"{os.getpid()}.failed").write_text(ascii(error), encoding="utf-8")
 
 
 class Hooks:

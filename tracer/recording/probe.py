@@ -74,7 +74,7 @@ def _cuda() -> Check:
 
 def _driver() -> str:
     try:
-        text = Path("/proc/driver/nvidia/version").read_text()
+        text = Path("/proc/driver/nvidia/version").read_text(encoding="utf-8", errors="replace")
     except OSError:
         return "no NVIDIA driver"
     number = re.search(r"\s(\d+\.\d+[.\d]*)\s", text)
@@ -99,7 +99,7 @@ def _processes(*names: str) -> list[str]:
     found = []
     for path in Path("/proc").glob("[0-9]*/comm"):
         try:
-            comm = path.read_text().strip()
+            comm = path.read_text(encoding="utf-8", errors="replace").strip()
         except OSError:
             continue  # it has ended
         if any(name in comm for name in names):
@@ -239,7 +239,7 @@ _PTRACE = (
 
 def _scope() -> str:
     try:
-        return f" (ptrace_scope {Path('/proc/sys/kernel/yama/ptrace_scope').read_text().strip()})"
+        return f" (ptrace_scope {Path('/proc/sys/kernel/yama/ptrace_scope').read_text(encoding='ascii').strip()})"
     except OSError:
         return ""
 

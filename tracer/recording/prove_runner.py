@@ -15,6 +15,7 @@ import msgspec
 from tracer import config
 from tracer.errors import UsageError
 from tracer.recording.commandline import command_line
+from tracer.recording.launch import end_with
 from tracer.recording.prove_child import VARIABLE, Result, Task
 
 
@@ -105,7 +106,8 @@ class Runner:
         """Why a process that ended well left no result."""
         told = self.folder / "unreached.txt"
         if told.is_file():
-            return f"the recorder could not start in it: {told.read_text().strip().splitlines()[-1]}"
+            last = told.read_text(encoding="utf-8", errors="replace").strip().splitlines()[-1]
+            return f"the recorder could not start in it: {last}"
         return "it never imported torch, or ended without leaving Python the usual way (os._exit)"
 
     def _execute(self, stream: IO[bytes], task: Path, output: Path) -> int:
@@ -128,6 +130,7 @@ class Runner:
                 stderr=stream,
                 timeout=run.timeout,
                 check=False,
+                preexec_fn=end_with(os.getpid()),
             )
         except subprocess.TimeoutExpired:
             with output.open("ab") as end:
@@ -166,5 +169,5 @@ def other_reads(result: Result) -> str:
 
 
 def _last_line(output: Path) -> str:
-    lines = output.read_text(errors="replace").strip().splitlines()
+    lines = output.read_text(encoding="utf-8", errors="replace").strip().splitlines()
     return lines[-1][:300] if lines else "no output"

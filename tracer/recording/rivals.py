@@ -188,7 +188,7 @@ def other_cupti_client() -> tuple[str, str]:
     """Who else holds CUPTI in this process and how to go on; empty if nobody is known."""
     injected = " ".join(os.environ.get(name, "") for name in ("CUDA_INJECTION64_PATH", "NVTX_INJECTION64_PATH"))
     try:
-        maps = Path("/proc/self/maps").read_text(errors="replace")
+        maps = Path("/proc/self/maps").read_text(encoding="utf-8", errors="replace")
     except OSError:
         maps = ""
     libraries = {line.rpartition(" ")[2] for line in maps.splitlines() if ".so" in line}

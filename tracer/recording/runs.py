@@ -17,7 +17,7 @@ import msgspec
 
 from tracer import config
 from tracer.errors import UsageError
-from tracer.recording.store import write_json
+from tracer.recording.store import as_json, readable, write_json
 
 VARIABLE = "TRACER_RUN"  # the run's folder, for every process of the run
 _EVENTS = "events.jsonl"
@@ -53,6 +53,7 @@ def make_folder(output: Path, name: str) -> Path:
     """A new folder `NAME-TIME` for a run."""
     stem = f"{re.sub(r'[^A-Za-z0-9._-]+', '-', name).strip('-.') or 'run'}-{time.strftime('%Y%m%d-%H%M%S')}"
     try:
+        str(output.absolute()).encode()
         for turn in range(100):
             folder = output / (stem if turn == 0 else f"{stem}.{turn}")
             try:
@@ -66,6 +67,12 @@ def make_folder(output: Path, name: str) -> Path:
         raise UsageError(
             f"the recording cannot be written to {output}",
             why=f"{error.strerror or error}",
+            fix="choose another place: output.folder=/some/where",
+        ) from error
+    except UnicodeEncodeError as error:  # nor could anyone be told of it
+        raise UsageError(
+            f"the recording cannot be written to {readable(str(output.absolute()))}",
+            why="its path holds bytes that are no UTF-8",
             fix="choose another place: output.folder=/some/where",
         ) from error
     raise UsageError(f"there are too many folders {output / stem}*", fix="choose another output.name")
@@ -83,7 +90,7 @@ def read_run(folder: Path) -> RunFile:
 
 def tell(run_folder: Path, what: str, **fields: Any) -> None:
     """Tell the parent something; a full disk loses it."""
-    line = msgspec.json.encode(Event(os.getpid(), what, **fields)) + b"\n"
+    line = as_json(Event(os.getpid(), what, **fields)) + b"\n"
     try:
         fd = os.open(run_folder / _EVENTS, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
         try:

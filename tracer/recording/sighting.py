@@ -134,7 +134,9 @@ def _from_stderr(folder: Path, outcome: Outcome, blocking: bool) -> Sighting:
 
 def _why_none(folder: Path) -> str:
     failed = next(iter(sorted(folder.glob("*.failed"))), None)
-    return f"they could not be set up: {failed.read_text()}" if failed else "no process brought CUDA up through torch"
+    if failed is None:
+        return "no process brought CUDA up through torch"
+    return f"they could not be set up: {failed.read_text(encoding='utf-8')}"
 
 
 _NEVER = 1 << 63

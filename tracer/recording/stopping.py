@@ -44,7 +44,7 @@ class Stopping:
     def _tell(self, number: int) -> None:
         self._at = number
         with contextlib.suppress(OSError):
-            self._path.write_text(str(number))
+            self._path.write_text(str(number), encoding="ascii")
 
     def if_due(self, number: int, recording: bool, finish: Callable[[str], None]) -> None:
         """End the program, if this is the step."""
@@ -61,7 +61,7 @@ class Stopping:
 
     def _told(self) -> int | None:
         try:
-            return int(self._path.read_text())
+            return int(self._path.read_bytes())
         except (OSError, ValueError):
             return None
 

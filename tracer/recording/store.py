@@ -44,7 +44,10 @@ class Sink:
                     if not self._is_ours():
                         self._fd = open_apart(self._path())
                         self._file = _behind(self._fd)
-                    append_chunk(self._fd, rows)
+                    try:
+                        append_chunk(self._fd, rows)
+                    except UnicodeEncodeError:  # a file or a thread whose name is no text
+                        append_chunk(self._fd, readable(rows))
                     self.written += len(rows)
                 except OSError as error:
                     self.error = str(error)
@@ -110,4 +113,23 @@ def write_whole(path: Path, data: bytes) -> None:
 
 def write_json(path: Path, value: Any) -> None:
     """Write a value as JSON, whole or not at all."""
-    write_whole(path, msgspec.json.format(msgspec.json.encode(value), indent=1))
+    write_whole(path, msgspec.json.format(as_json(value), indent=1))
+
+
+def as_json(value: Any) -> bytes:
+    """A value as JSON, whatever bytes the system has in its names."""
+    try:
+        return msgspec.json.encode(value)
+    except UnicodeEncodeError:
+        return msgspec.json.encode(readable(msgspec.to_builtins(value)))
+
+
+def readable(value: Any) -> Any:
+    """The same, with bytes that are no UTF-8 replaced: arguments, paths and variables may have some."""
+    if isinstance(value, str):
+        return value.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+    if isinstance(value, dict):
+        return {readable(name): readable(one) for name, one in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [readable(one) for one in value]
+    return value

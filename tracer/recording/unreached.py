@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from tracer.recording.runs import VARIABLE
@@ -11,7 +12,7 @@ _FLAGS = set("IES")
 
 def find_isolated(folder: Path, proc: Path = Path("/proc")) -> list[str]:
     """The command lines of this run's processes that were started with -I, -E or -S."""
-    wanted = f"{VARIABLE}={folder}".encode()
+    wanted = os.fsencode(f"{VARIABLE}={folder}")
     found = []
     for entry in proc.iterdir():
         if not entry.name.isdigit():

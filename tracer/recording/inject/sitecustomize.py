@@ -51,7 +51,7 @@ def _say(folder: str, text: str) -> None:
     """Leave word of why nothing is recorded."""
     folder = folder or os.path.dirname(os.environ.get("TRACER_PROVE", ""))  # noqa: PTH120
     try:
-        with open(os.path.join(folder, "unreached.txt"), "a") as file:  # noqa: PTH118,PTH123
+        with open(os.path.join(folder, "unreached.txt"), "a", encoding="utf-8", errors="replace") as file:  # noqa: PTH118,PTH123
             file.write(f"{os.getpid()}: {text}\n")
     except OSError:
         pass
@@ -108,7 +108,7 @@ def _install() -> None:
         sys.meta_path.insert(0, _Torch(""))
     elif folder and os.path.isdir(folder):  # noqa: PTH112
         sys.meta_path.insert(0, _Torch(folder))
-        with open(os.path.join(folder, "reached.txt"), "a") as file:  # noqa: PTH118,PTH123
+        with open(os.path.join(folder, "reached.txt"), "a", encoding="ascii") as file:  # noqa: PTH118,PTH123
             file.write(f"{os.getpid()}\n")
 
 
