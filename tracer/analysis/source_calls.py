@@ -56,7 +56,7 @@ _HOST_WORDS = frozenset(
     | {"config", "codegen", "serialize", "deserialize", "setup", "build", "create", "print"}
 )
 _HOST_MODULES = sys.stdlib_module_names | {"numpy", "pandas", "tqdm", "wandb", "yaml", "psutil", "matplotlib", "PIL"}
-_PLAIN = frozenset({"shape", "dtype", "device", "is_cuda", "ndim", "requires_grad", "training", "nbytes"})  # no values
+PLAIN = frozenset({"shape", "dtype", "device", "is_cuda", "ndim", "requires_grad", "training", "nbytes"})  # no values
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +94,7 @@ def value_names(node: ast.AST) -> Iterator[str]:
     if isinstance(node, ast.Name):
         yield node.id
     asked = isinstance(node, ast.Compare) and all(isinstance(op, ast.Is | ast.IsNot) for op in node.ops)
-    if not asked and not (isinstance(node, ast.Attribute) and node.attr in _PLAIN):
+    if not asked and not (isinstance(node, ast.Attribute) and node.attr in PLAIN):
         for child in ast.iter_child_nodes(node):
             yield from value_names(child)
 

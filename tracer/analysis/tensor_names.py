@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 
-from tracer.analysis.source_calls import FACTORIES, Calls, root_of, value_names
+from tracer.analysis.source_calls import FACTORIES, PLAIN, Calls, root_of, value_names
 from tracer.analysis.source_shapes import called
 
 
@@ -68,9 +68,18 @@ class TensorNames:
         return root in self.on_cpu or (root in self.calls.torch_modules and any(map(self.is_on_cpu, node.args)))
 
     def _is_tensor(self, value: ast.expr) -> bool:
-        names = {node.id for node in ast.walk(value) if isinstance(node, ast.Name)}
-        by_torch = bool(names & (self.tensors | self.calls.torch_modules))
+        """Whether a value comes from torch, or from a name that does."""
         if isinstance(value, ast.Call):
-            moved = called(value) in ("cuda", "to")
-            return not self.calls.waits(value) and (moved or (by_torch and self.launches(value)))
-        return by_torch and not self.is_on_cpu(value)
+            if self.calls.waits(value):
+                return False
+            names = {node.id for node in ast.walk(value) if isinstance(node, ast.Name)}
+            by_torch = bool(names & (self.tensors | self.calls.torch_modules))
+            return called(value) in ("cuda", "to") or (by_torch and self.launches(value))
+        if isinstance(value, ast.Name):
+            return value.id in self.tensors
+        if isinstance(value, ast.Attribute):
+            return value.attr not in PLAIN and self._is_tensor(value.value)
+        if isinstance(value, ast.BinOp | ast.IfExp | ast.Tuple | ast.Subscript | ast.UnaryOp):
+            parts = (part for part in ast.iter_child_nodes(value) if isinstance(part, ast.expr))
+            return not self.is_on_cpu(value) and any(map(self._is_tensor, parts))
+        return False

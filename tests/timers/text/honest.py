@@ -408,3 +408,18 @@ def until_a_loop_has_waited():
         n += 1
     torch.cuda.synchronize()
     return n / (time.perf_counter() - start)
+
+
+cuda = device == "cuda" and torch.cuda.is_available()
+count = 100 if cuda else 1
+scale = count**0.5
+dtype = torch.bfloat16 if cuda else torch.float32
+
+
+def after_arithmetic_on_settings():
+    size = count * 2 / scale
+    t0 = time.perf_counter()
+    y = model(x)
+    if cuda:
+        torch.cuda.synchronize()
+    return y, size, time.perf_counter() - t0
