@@ -93,10 +93,10 @@ class OpenTimers:
         self._left.add(call)
         self.launched += 1
         for timer in self.running():
+            if call and call in timer.before and not timer.launches:  # the same was called just before, to warm up
+                timer.clean &= timer.excused
             timer.launches += 1
             timer.waited = timer.excused
-            if call in timer.before and call and not timer.excused:  # the same was called just before, to warm up
-                timer.clean = False
 
     def record(self, event: str, read: Read) -> None:
         """An event is recorded."""

@@ -9,7 +9,7 @@ import timeit
 
 import numpy as np
 import torch
-from somewhere import cuda_sync, maybe_synchronize, prepare_folders, unpack, wrapped
+from somewhere import cuda_sync, maybe_synchronize, prepare_folders, unpack, unwrapped, wrapped
 from torch.utils import benchmark
 
 device = "cuda"
@@ -381,6 +381,15 @@ def called_before_and_in_each_turn(loader, callbacks):
         model(batch).sum().item()
         callbacks.run("turn")
     return time.time() - start
+
+
+def called_before_and_again_in_the_end(net, batch):
+    unwrapped(net)
+    start = time.time()
+    y = net(batch)
+    unwrapped(net)
+    torch.cuda.synchronize()
+    return y, time.time() - start
 
 
 def load_data(path):
