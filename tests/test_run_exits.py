@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.running import ENVIRONMENT, LOOP, Ran, run_tracer
+from tests.running import ENVIRONMENT, LOOP, SHORT, Ran, run_tracer
 from tracer import recording
 from tracer.errors import TraceError
 from tracer.readers import load
@@ -381,3 +381,33 @@ def test_nothing_of_ours_reads_or_writes_text_by_the_locale(tmp_path: Path):
 
     ours = str(Path(recording.__file__).parent)
     assert [line for line in ran.stderr.splitlines() if ours in line] == []
+
+
+@pytest.mark.parametrize("command", ["run", "locate"])
+@pytest.mark.parametrize("full", [True, False])
+def test_where_nobody_takes_our_report_the_status_is_the_programs(tmp_path: Path, command: str, full: bool):
+    (tmp_path / "program.py").write_text(LOOP + "train(12)\nsys.exit(3)")
+    ours = [f"output.folder={tmp_path / 'traces'}", *SHORT] if command == "run" else []
+    words = [sys.executable, "-m", "tracer", command, *ours, "--", sys.executable, "program.py"]
+    reads, writes = os.pipe()
+    os.close(reads)
+    stdout = os.open("/dev/full", os.O_WRONLY) if full else writes
+    done = subprocess.run(words, cwd=tmp_path, env=ENVIRONMENT, stdout=stdout, stderr=subprocess.PIPE, check=False)
+    os.close(stdout)
+
+    assert done.returncode == 3
+    assert done.stderr.count(b"\n") == full  # of a full disk we speak; a reader who has gone knows
+    assert b"Traceback" not in done.stderr
+
+
+def test_a_disk_that_is_full_from_the_start_is_said_before_anything_runs(tmp_path: Path):
+    ran = run_tracer(
+        tmp_path,
+        LOOP + "print('ran')",
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0)),
+    )
+
+    assert (ran.status, ran.stdout) == (2, "")
+    assert "the recording cannot be written to" in ran.stderr
+    assert "Traceback" not in ran.stderr
+    assert not list((tmp_path / "traces").iterdir())

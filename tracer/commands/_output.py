@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
+import os
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 from tracer.commands._sources import with_relative_paths
@@ -35,3 +38,15 @@ def write_report(audit: Audit, format_name: str, output: str | None = None, **op
         Path(output).write_text(text, encoding="utf-8")
     except OSError as error:
         raise UsageError(f"{output} cannot be written", why=str(error), fix="name another file with -o") from error
+
+
+@contextlib.contextmanager
+def status_first() -> Iterator[None]:
+    """Print what is said of the user's program: where that cannot be written, the program's status is still ours."""
+    try:
+        yield
+        sys.stdout.flush()
+    except OSError as error:
+        if not isinstance(error, BrokenPipeError):  # that is a reader who has seen enough (head, less)
+            print(f"tracer: the report could not be written: {error}", file=sys.stderr)
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for what is still in the buffer

@@ -44,6 +44,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Find it; the program's own status."""
     import msgspec
 
+    from tracer.commands._output import status_first
     from tracer.errors import UsageError
     from tracer.recording.begin import may_have_gpu
     from tracer.recording.commandline import command_line
@@ -74,7 +75,8 @@ def run(arguments: argparse.Namespace) -> int:
         found = dataclasses.replace(found, notes=(*found.notes, note))
     text = msgspec.json.format(msgspec.json.encode(found)).decode() if arguments.format == "json" else render(found)
     if arguments.output is None:
-        print(text)
+        with status_first():
+            print(text)
     else:
         try:
             Path(arguments.output).write_text(text + "\n", encoding="utf-8")

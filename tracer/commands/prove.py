@@ -41,6 +41,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Print the proof; the program's own status if it is not zero."""
     from pathlib import Path
 
+    from tracer.commands._output import status_first
     from tracer.config import load_config
     from tracer.errors import UsageError
     from tracer.recording.prove import prove, prove_fix
@@ -54,7 +55,8 @@ def run(arguments: argparse.Namespace) -> int:
         proof = prove(settings, rounds=arguments.rounds, say=_say)
         if proof.gain_ns is not None and not arguments.no_predict:
             proof = with_prediction(proof, settings)
-    print(as_json(proof) if arguments.format == "json" else as_text(proof))
+    with status_first():
+        print(as_json(proof) if arguments.format == "json" else as_text(proof))
     return proof.status
 
 

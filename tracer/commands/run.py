@@ -40,6 +40,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Record, audit and report; the program's own status if it is not zero."""
     import importlib
 
+    from tracer.commands._output import status_first
     from tracer.commands._settings import read_settings
     from tracer.plugins import names_in
     from tracer.recording.launch import launch
@@ -56,7 +57,9 @@ def run(arguments: argparse.Namespace) -> int:
         progress.say("reading what was recorded")
     finally:
         progress.clear()
-    status = _report(settings, outcome)
+    status = 0
+    with status_first():
+        status = _report(settings, outcome)
     return outcome.status or status
 
 

@@ -54,10 +54,15 @@ def launch(settings: config.Config, progress: Callable[[runs.Event], None], samp
         progress=sys.stderr.isatty(),
         started_unix_ns=time.time_ns(),
     )
-    runs.write_run(folder, run)
+    try:
+        runs.write_run(folder, run)
+        ready = environment(settings, folder)
+    except OSError as error:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise runs.cannot_write(folder.parent, error) from error
     _call_prctl(_PR_SET_CHILD_SUBREAPER, 1)
     try:
-        process = subprocess.Popen(argv, cwd=cwd, env=environment(settings, folder), preexec_fn=end_with(os.getpid()))
+        process = subprocess.Popen(argv, cwd=cwd, env=ready, preexec_fn=end_with(os.getpid()))
     except (OSError, ValueError) as error:  # ValueError: a null byte, or an `=` in the name of a variable
         shutil.rmtree(folder, ignore_errors=True)  # nothing has been recorded in it
         why = (error.strerror if isinstance(error, OSError) else "") or str(error)

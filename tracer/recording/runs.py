@@ -64,11 +64,7 @@ def make_folder(output: Path, name: str) -> Path:
                 raise
             return folder.resolve()
     except OSError as error:
-        raise UsageError(
-            f"the recording cannot be written to {output}",
-            why=f"{error.strerror or error}",
-            fix="choose another place: output.folder=/some/where",
-        ) from error
+        raise cannot_write(output, error) from error
     except UnicodeEncodeError as error:  # nor could anyone be told of it
         raise UsageError(
             f"the recording cannot be written to {readable(str(output.absolute()))}",
@@ -76,6 +72,15 @@ def make_folder(output: Path, name: str) -> Path:
             fix="choose another place: output.folder=/some/where",
         ) from error
     raise UsageError(f"there are too many folders {output / stem}*", fix="choose another output.name")
+
+
+def cannot_write(output: Path, error: OSError) -> UsageError:
+    """What to say where there is no place for a recording."""
+    return UsageError(
+        f"the recording cannot be written to {output}",
+        why=f"{error.strerror or error}",
+        fix="choose another place: output.folder=/some/where",
+    )
 
 
 def write_run(folder: Path, run: RunFile) -> None:
