@@ -245,7 +245,8 @@ class Scope:
         elif name == "append" and owner is not None and node.args:
             self._append(self._key(owner), node.args[0])
         elif self.names.launches(node):
-            small = "get" in name.split("_")  # `get_batch`: what it uploads is little
+            # `get_batch()` uploads little, `bold("text")` nothing.
+            small = "get" in name.split("_") or any(isinstance(argument, ast.Constant) for argument in node.args[:1])
             self.timers.launch("" if small else ast.unparse(node.func), known=not small and self.names.surely(node))
 
     def _show(self, node: ast.AST) -> None:
