@@ -2,6 +2,8 @@
 
 import dataclasses
 
+import pytest
+
 from tests.conftest import CPU, GPU, US, make_timeline
 from tests.stories import Wait, findings_of
 from tracer.auditor import audit, examine
