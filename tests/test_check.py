@@ -264,3 +264,11 @@ def test_an_unknown_format_is_told_all_that_there_are(tmp_path, capsys):
 
     assert main(["check", str(tmp_path), "--format", "pdf"]) == 2
     assert "use one of: lines, github" in capsys.readouterr().err
+
+
+def test_lines_go_to_a_file_where_one_is_named(tmp_path, capsys):
+    (tmp_path / "a.py").write_text("x = 1\n")
+
+    assert main(["check", str(tmp_path / "a.py"), "-o", str(tmp_path / "said.txt")]) == 0
+    assert capsys.readouterr().out == ""
+    assert (tmp_path / "said.txt").read_text() == "0 findings in 1 files\n"

@@ -130,7 +130,8 @@ def test_where_9001_is_taken_a_page_hands_the_trace_over(trace_file):
     assert UI in page
 
 
-def test_it_ends_with_ctrl_c_and_leaves_nothing(trace_file, tmp_path):
+@pytest.mark.parametrize("sign", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_it_ends_with_ctrl_c_and_leaves_nothing(trace_file, tmp_path, sign):
     environment = os.environ | {"TMPDIR": str(tmp_path), "SSH_CONNECTION": "10.0.0.1 5 10.0.0.2 22"}
     command = [sys.executable, "-u", "-m", "tracer", "open", "--no-browser", str(trace_file)]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
@@ -138,7 +139,7 @@ def test_it_ends_with_ctrl_c_and_leaves_nothing(trace_file, tmp_path):
     said = ""
     while "address:" not in said:
         said += process.stdout.readline()
-    process.send_signal(signal.SIGINT)
+    process.send_signal(sign)
     rest, errors = process.communicate(timeout=20)
 
     assert process.returncode == 0

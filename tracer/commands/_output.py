@@ -30,7 +30,11 @@ def write_report(audit: Audit, format_name: str, output: str | None = None, **op
     if format_name != "json":
         audit = with_relative_paths(audit, None)
     report = importlib.import_module(f"tracer.reports.{format_name}")
-    text = report.render(audit, **(options if format_name == "terminal" else {}))
+    write_text(report.render(audit, **(options if format_name == "terminal" else {})), output)
+
+
+def write_text(text: str, output: str | None = None) -> None:
+    """Write to a file or to stdout. Raises UsageError for a file that cannot be written."""
     if output is None:
         sys.stdout.write(text if text.endswith("\n") else text + "\n")
         return

@@ -23,7 +23,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Check the files; 1 if there are findings."""
     from tracer.checking import check_paths
-    from tracer.commands._output import formats, write_report
+    from tracer.commands._output import formats, write_report, write_text
     from tracer.errors import UsageError
 
     known = ["lines", *formats()]
@@ -33,12 +33,12 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.format != "lines":
         write_report(audit, arguments.format, arguments.output)
         return 1 if audit.findings else 0
+    lines = []
     for found in audit.findings:
         assert found.place is not None
         column = found.place.columns[0] if found.place.columns else 1
-        print(f"{found.place.file}:{found.place.line}:{column}: {found.rule} {found.title}: {found.message}")
-        print(f"    fix: {found.fix}")
-    for limit in audit.limits:
-        print(limit)
-    print(f"{len(audit.findings)} findings in {audit.meta['files']} files")
+        lines.append(f"{found.place.file}:{found.place.line}:{column}: {found.rule} {found.title}: {found.message}")
+        lines.append(f"    fix: {found.fix}")
+    lines += [*audit.limits, f"{len(audit.findings)} findings in {audit.meta['files']} files"]
+    write_text("\n".join(lines) + "\n", arguments.output)
     return 1 if audit.findings else 0

@@ -30,6 +30,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Serve until Ctrl-C."""
+    import signal
+
+    for number in (signal.SIGTERM, signal.SIGHUP):  # as Ctrl-C: what was made for the time being goes
+        signal.signal(number, signal.default_int_handler)
     with _file_for(Path(arguments.path)) as file, _make_server(file, arguments) as server:
         try:
             _announce(server, arguments)
