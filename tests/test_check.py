@@ -192,7 +192,7 @@ def test_generated_code_that_is_nested_too_deep_costs_only_itself(tmp_path, caps
     (tmp_path / "lying.py").write_text(HEAD + LYING["plain"])
 
     assert main(["check", str(tmp_path)]) == 1
-    assert "1 findings in 2 files" in capsys.readouterr().out
+    assert "1 finding in 2 files" in capsys.readouterr().out
     places = Sources({"generated.py": HEAD + GENERATED[name]})
     assert places.columns_on("generated.py", 1, frozenset({"item"})) is None
 
@@ -218,7 +218,7 @@ def test_the_command_walks_a_folder_and_says_what_it_could_not_read(tmp_path, ca
     assert status == 1
     assert re.search(r"lying\.py:6:6: TIME001 .*may stop before", out)
     assert "broken.py was not looked at" in out
-    assert "1 findings in 3 files" in out
+    assert "1 finding in 3 files" in out
 
 
 def test_json_has_findings_as_in_the_audit(tmp_path, capsys):
@@ -271,4 +271,4 @@ def test_lines_go_to_a_file_where_one_is_named(tmp_path, capsys):
 
     assert main(["check", str(tmp_path / "a.py"), "-o", str(tmp_path / "said.txt")]) == 0
     assert capsys.readouterr().out == ""
-    assert (tmp_path / "said.txt").read_text() == "0 findings in 1 files\n"
+    assert (tmp_path / "said.txt").read_text() == "0 findings in 1 file\n"

@@ -411,3 +411,17 @@ def test_a_disk_that_is_full_from_the_start_is_said_before_anything_runs(tmp_pat
     assert "the recording cannot be written to" in ran.stderr
     assert "Traceback" not in ran.stderr
     assert not list((tmp_path / "traces").iterdir())
+
+
+def test_from_a_folder_that_is_gone_the_command_says_so_and_commands_that_need_none_work(tmp_path):
+    def in_gone(*words: str) -> subprocess.CompletedProcess[str]:
+        gone = tmp_path / "gone"
+        gone.mkdir()
+        script = f"cd {gone} && rmdir {gone} && exec {sys.executable} -m tracer {' '.join(words)}"
+        return subprocess.run(["sh", "-c", script], env=ENVIRONMENT, capture_output=True, text=True, check=False)
+
+    ran, explained = in_gone("run", "--", "true"), in_gone("explain", "SYNC001")
+
+    assert (ran.returncode, explained.returncode) == (2, 0)
+    assert "does not exist any more" in ran.stderr
+    assert "Traceback" not in ran.stderr + explained.stderr

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 
@@ -18,6 +19,7 @@ def run() -> None:
 
 if __name__ == "__main__":
     # `-m` puts the current folder first, and a yaml.py or rich.py of the user's own would be taken for what we need.
-    if not sys.flags.safe_path and sys.path[0] == os.getcwd():  # noqa: PTH109 - pathlib is not asked for yet
-        sys.path.append(sys.path.pop(0))
+    with contextlib.suppress(FileNotFoundError):  # a folder that was deleted holds nothing
+        if not sys.flags.safe_path and sys.path[0] == os.getcwd():  # noqa: PTH109 - pathlib is not asked for yet
+            sys.path.append(sys.path.pop(0))
     run()

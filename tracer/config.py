@@ -148,7 +148,10 @@ def command_config(command: Sequence[str], overrides: Sequence[str] = ()) -> Con
     if config.run.script or config.run.module or config.run.command:
         raise UsageError("the program is given twice", why="after -- and as run.script, run.module or run.command")
     run = msgspec.structs.replace(config.run, command=list(command))
-    return msgspec.structs.replace(config, run=run, base=str(Path.cwd()))
+    try:
+        return msgspec.structs.replace(config, run=run, base=str(Path.cwd()))
+    except FileNotFoundError as error:
+        raise UsageError("the current folder does not exist any more", fix="cd to one that does") from error
 
 
 def _check_run(run: Run, source: str) -> None:

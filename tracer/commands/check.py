@@ -39,6 +39,10 @@ def run(arguments: argparse.Namespace) -> int:
         column = found.place.columns[0] if found.place.columns else 1
         lines.append(f"{found.place.file}:{found.place.line}:{column}: {found.rule} {found.title}: {found.message}")
         lines.append(f"    fix: {found.fix}")
-    lines += [*audit.limits, f"{len(audit.findings)} findings in {audit.meta['files']} files"]
+    lines += [*audit.limits, f"{_count(len(audit.findings), 'finding')} in {_count(int(audit.meta['files']), 'file')}"]
     write_text("\n".join(lines) + "\n", arguments.output)
     return 1 if audit.findings else 0
+
+
+def _count(number: int, word: str) -> str:
+    return f"{number} {word}" if number == 1 else f"{number} {word}s"
