@@ -186,7 +186,7 @@ def test_the_quickstart_ends_in_an_audit_and_a_trace(tmp_path: Path):
     (folder,) = tmp_path.iterdir()
     audit = json.loads((folder / "audit.json").read_text())
     assert len(audit["steps"]) == 10
-    assert audit["pace"]["untraced_count"] >= 10
+    assert audit["pace"]["untraced_count"] >= 9  # the later half of those before the window
     # Without a GPU, recording may slow such small steps too much for them to be compared: then that is said.
     assert audit["pace"]["ratio"] or any("own pace is not known" in limit for limit in audit["limits"])
     assert (folder / "trace.pftrace").stat().st_size > 1000
