@@ -79,13 +79,10 @@ def profiler(loop: Loop, with_stack: bool = False) -> float:
 def ours(loop: Loop, **record: Any) -> float:
     import tracer
 
-    with (
-        tempfile.TemporaryDirectory() as folder,
-        tracer.record(warmup=2, steps=STEPS + 20, folder=folder, formats=(), **record) as recording,
-    ):
-        loop.run(2 + 4)
-        took = loop.run(STEPS)
-        recording.__exit__(None, None, None)
+    with tempfile.TemporaryDirectory() as folder:
+        with tracer.record(warmup=2, steps=STEPS + 20, folder=folder, formats=(), **record):
+            loop.run(2 + 4)
+            took = loop.run(STEPS)
         (manifest,) = Path(folder).glob("*/rank*/manifest.json")
         said = json.loads(manifest.read_text())
         assert said["kineto"], "nothing was recorded"
@@ -139,7 +136,7 @@ def table(cycles: list[dict[str, float]]) -> str:
     def ratio(name: str, base: str) -> str:
         pairs = [cycle[name] / cycle[base] for cycle in cycles]
         low, middle, high = statistics.quantiles(pairs, n=4)
-        return f"{statistics.median(pairs):.3f} ({low:.3f}-{high:.3f})" if middle else "-"
+        return f"{middle:.3f} ({low:.3f}-{high:.3f})"
 
     for name in VARIANTS:
         median = statistics.median(cycle[name] for cycle in cycles)
