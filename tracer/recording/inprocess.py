@@ -1,8 +1,9 @@
 """Samples the program's threads from inside, where no other process may look.
 
 It sees a thread only when it gets the interpreter's lock, so what holds the lock long
-shows late. It never takes more than a hundredth of the time: with many threads or deep
-stacks it samples less often, and says so. While it looks, the program stands still: it
+shows late. Its own work takes no more than a hundredth of the time: with many threads or deep
+stacks it samples less often, and says so. What the program loses beside is more (tests/bench/recording_pairs.py).
+While it looks, the program stands still: it
 notes code objects and instructions, and what lines those are is asked when they are written.
 """
 
